@@ -1,0 +1,34 @@
+# Every target creates .venv on its own. PYTHON chooses the interpreter it is made from.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint docs bench slow clean
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+demo: .venv/ready      ## fit simulated hospital records at epsilon 1; writes demo/
+	$(BIN)/tacit demo --out demo
+
+test: .venv/ready      ## the tests that every commit must pass
+	$(BIN)/python -m pytest
+
+slow: .venv/ready      ## the long statistical studies
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/ready      ## style, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: .venv/ready      ## the documentation, into site/
+	$(BIN)/mkdocs build --strict
+
+bench: .venv/ready     ## the private step against the same step without privacy
+	$(BIN)/python benchmarks/step.py
+
+clean:
+	rm -rf .venv site demo

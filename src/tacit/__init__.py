@@ -1,0 +1,1 @@
+"""Differentially private Bayesian inference on JAX and NumPyro."""

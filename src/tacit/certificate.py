@@ -1,0 +1,985 @@
+"""The certificate: what was published reveals at most this about any one person, and why.
+
+It is made from the ledger alone, as JSON for programs and as one page of Markdown or HTML for a data
+protection officer. :meth:`Certificate.verify` recomputes every number from the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tacit import accounting
+from tacit.explain import PRIORS, Explanation, explain, percent, up
+from tacit.ledger import Ledger, LedgerError, Line, Look, Recipe, canonical, recipes, summarise
+from tacit.mechanism import RESERVE, Budget, Mechanism
+
+FORMAT = "tacit-certificate-1"
+SIMULATION = "SIMULATION — the secret randomness was fixed; this protects nobody"
+
+# Two versions of the accounting library may differ in the last bits; a claim may be below by no more than
+# that.
+_TOLERANCE = 1e-9
+
+ADJACENCY = {
+    "add-remove": "add or remove one",
+    "replace-one": "replace one by any other",
+}
+
+
+class CertificateError(ValueError):
+    """The certificate is not to be relied upon; the message says why in one sentence."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """What all runs on the ledger together have cost when the certificate was issued.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The guarantee of all runs together; ``delta`` includes the share ``mechanism.RESERVE`` for numerical
+        slack.
+    runs
+        What was added up: a run's identifier, rate, noise multiplier and steps (see ``ledger.recipes``).
+    composition
+        The rule by which they were added up.
+
+    Privacy
+    -------
+    Public.
+    """
+
+    epsilon: float
+    delta: float
+    runs: tuple[Recipe, ...]
+    composition: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a run reveals at most about any one unit, and everything needed to check it.
+
+    Use :meth:`issue`. The digest finds any change to the file, but it is not a signature: someone who
+    rewrites the whole file consistently can replace it. They still cannot claim a smaller ε than the recipe
+    and looks in the file give, because :meth:`verify` computes it anew; but that the recipe and the looks are
+    those of the real run, only the ledger or a signature can show.
+
+    Attributes
+    ----------
+    run, kind, method
+        Which run, ``"fit"`` or ``"ask"``, and what was computed in public words.
+    unit, adjacency
+        Who is protected, and what counts as a neighbouring data set.
+    epsilon, delta, slack
+        The guarantee. ``delta`` includes the ``slack`` for inexact sampling; ε is certified at the rest.
+    budget
+        What was asked for.
+    mechanism
+        The recipe, with the steps actually looked at; a step looked at again counts again.
+    lines
+        The ledger's lines of this run. :attr:`looks` gives the looks on them.
+    total
+        What all runs on the ledger have cost.
+    ledger_head, ledger_lines
+        The hash of the ledger's last line and the number of lines, at the time of issue.
+    simulation
+        Whether the secret randomness was fixed, so that nobody is protected.
+    caveats
+        What the issuer wants to be read. :attr:`notes` adds what follows from the looks.
+    versions
+        Of the software that ran.
+    created
+        When it was issued, UTC.
+    digest
+        The hash of all of the above.
+
+    Privacy
+    -------
+    Post-processing.
+    """
+
+    run: str
+    kind: str
+    method: str
+    unit: str
+    adjacency: str
+    epsilon: float
+    delta: float
+    slack: float
+    budget: Budget
+    mechanism: Mechanism
+    lines: tuple[Line, ...]
+    total: Total
+    ledger_head: str
+    ledger_lines: int
+    simulation: bool
+    caveats: tuple[str, ...]
+    versions: dict[str, str]
+    created: str
+    digest: str
+
+    # Making one
+
+    @classmethod
+    def issue(
+        cls,
+        *,
+        ledger: Ledger,
+        run: str,
+        budget: Budget,
+        slack: float = 0.0,
+        versions: Mapping[str, str] | None = None,
+        caveats: Iterable[str] = (),
+    ) -> Certificate:
+        """Certify a run by what the ledger says about it.
+
+        Parameters
+        ----------
+        ledger
+            The ledger to which the run was charged.
+        run
+            The run's identifier.
+        budget
+            What was asked for; the certificate states ε at its δ.
+        slack
+            The part of δ that stands for inexact sampling, as computed by the wall.
+        versions
+            Of the software that ran.
+        caveats
+            Sentences to be printed.
+
+        Privacy
+        -------
+        Post-processing.
+        """
+        lines = ledger.lines
+        own = tuple(line for line in lines if (look := line.look) is not None and look.run == run)
+        if not own:
+            raise CertificateError(
+                f"The ledger holds no look of run {run!r}, so there is nothing to certify; "
+                "give the ledger and the identifier that the run was charged to."
+            )
+        if not 0 <= slack < budget.delta:
+            raise CertificateError(
+                f"The numerical slack is {slack!r} and δ is {budget.delta!r}: nothing of δ is left to "
+                "certify ε at; ask for a larger δ, or a slack between 0 and δ."
+            )
+        if isinstance(caveats, str):
+            raise CertificateError(
+                f"The caveats are one string, {caveats!r}, and would be printed letter by letter; "
+                "write a list of sentences."
+            )
+        looks = [look for line in lines if (look := line.look) is not None]
+        summary = summarise(looks)[run]
+        if budget.unit != summary.unit:
+            raise CertificateError(
+                f"The budget protects each {budget.unit!r} and the run was charged for each "
+                f"{summary.unit!r}: an ε for one says nothing about the other; write Budget(..., "
+                f"unit={summary.unit!r})."
+            )
+        mechanism = summary.looked
+        at = _without_slack(budget.delta, slack)
+        runs = recipes(looks)
+        draft = cls(
+            run=run,
+            kind=summary.kind,
+            method=summary.method,
+            unit=summary.unit,
+            adjacency=mechanism.adjacency,
+            epsilon=float(mechanism.cost(at)),
+            delta=float(budget.delta),
+            slack=float(slack),
+            budget=budget,
+            mechanism=mechanism,
+            lines=own,
+            total=Total(
+                epsilon=_sum(runs, _for_all_runs(budget.delta, slack), mechanism.adjacency),
+                delta=float(budget.delta),
+                runs=runs,
+                composition=accounting.COMPOSITION[mechanism.adjacency],
+            ),
+            ledger_head=lines[-1].hash,
+            ledger_lines=len(lines),
+            simulation=summary.simulation,
+            caveats=tuple(caveats),
+            versions=dict(versions or {}),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            digest="",
+        )
+        # Once through JSON, so that the digest is that of what a reader will read.
+        draft = cls._from_dict(json.loads(canonical(draft.to_dict())))
+        return replace(draft, digest=draft._digest())
+
+    # Checking one
+
+    def verify(self, ledger: Ledger | None = None) -> None:
+        """Recompute the certificate from its recipe and looks, and compare it with the ledger if given.
+
+        Without the ledger this shows that the file is whole and that its ε is what its recipe costs. It does
+        not show who issued it, nor that no look was left out: a digest is not a signature. With the ledger it
+        also shows that the looks are all looks of the run, and that the ledger was not shortened or rewritten
+        since.
+
+        Parameters
+        ----------
+        ledger
+            The ledger to which the run was charged.
+
+        Raises
+        ------
+        CertificateError
+            With one sentence that says what is wrong.
+
+        Privacy
+        -------
+        Post-processing.
+        """
+        if self.digest != self._digest():
+            raise CertificateError("The certificate was changed: its digest does not belong to its content.")
+        self._verify_looks()
+        if (
+            not 0 <= self.slack < self.delta
+            or self.delta != self.budget.delta
+            or self.delta != self.total.delta
+        ):
+            raise CertificateError(
+                f"The certificate's δ = {self.delta!r} does not fit its slack {self.slack!r}, budget or "
+                "total."
+            )
+        at = _without_slack(self.delta, self.slack)
+        cost = float(self.mechanism.cost(at))
+        if not self.epsilon >= cost * (1 - _TOLERANCE):
+            raise CertificateError(
+                f"The certificate claims ε = {self.epsilon!r}, but its recipe costs {cost!r} at δ = "
+                f"{self.delta!r}."
+            )
+        self._verify_total()
+        if ledger is not None:
+            self._verify_ledger(ledger)
+
+    def _verify_looks(self) -> None:
+        try:
+            looks = self.looks
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CertificateError(f"A look on the certificate does not make sense: {error}.") from error
+        if not looks or any(look.run != self.run for look in looks):
+            raise CertificateError(f"The certificate's looks are not those of its run {self.run!r}.")
+        if not all(line.intact for line in self.lines):
+            raise CertificateError("A look on the certificate was changed: its hash does not belong to it.")
+        if any(one.seq >= two.seq for one, two in zip(self.lines, self.lines[1:], strict=False)):
+            raise CertificateError("The certificate's looks are not in the ledger's order, each once.")
+        if self.lines[-1].seq >= self.ledger_lines:
+            raise CertificateError(
+                "The certificate holds a look that its ledger did not have when it was issued."
+            )
+        if self.lines[-1].seq == self.ledger_lines - 1 and self.lines[-1].hash != self.ledger_head:
+            raise CertificateError("The certificate's last look is not the ledger's head that it names.")
+        run = summarise(looks)[self.run]
+        if any(look.mechanism != run.mechanism or look.kind != run.kind for look in looks):
+            raise CertificateError("The certificate's looks are of more than one recipe.")
+        if run.steps != self.mechanism.steps:
+            raise CertificateError(
+                f"The certificate's recipe has {self.mechanism.steps} steps, but its looks took {run.steps}."
+            )
+        if run.looked != self.mechanism:
+            raise CertificateError("The certificate's recipe is not the one on its looks.")
+        said = (self.kind, self.method, self.unit, self.budget.unit, self.adjacency, self.simulation)
+        held = (run.kind, run.method, run.unit, run.unit, run.mechanism.adjacency, run.simulation)
+        if said != held or any(look.unit != self.unit for look in looks):
+            raise CertificateError(
+                "The certificate's kind, method, unit, adjacency or simulation is not that of its looks."
+            )
+
+    def _verify_total(self) -> None:
+        mechanism = self.mechanism
+        own = [run[1:] for run in self.total.runs if run[0] == self.run]
+        if (
+            any(one[:2] != (mechanism.rate, mechanism.noise_multiplier) for one in own)
+            or sum(one[2] for one in own) < mechanism.steps
+        ):
+            raise CertificateError("The certificate's total does not hold its own run as its looks have it.")
+        total = _sum(self.total.runs, _for_all_runs(self.delta, self.slack), self.adjacency)
+        if not self.total.epsilon >= total * (1 - _TOLERANCE):
+            raise CertificateError(
+                f"The certificate claims ε = {self.total.epsilon!r} for all runs together, but they cost "
+                f"{total!r}."
+            )
+
+    def _verify_ledger(self, ledger: Ledger) -> None:
+        try:
+            ledger.verify()
+            lines = ledger.lines
+        except LedgerError as error:
+            raise CertificateError(f"The ledger is broken: {error}") from error
+        if len(lines) < self.ledger_lines:
+            raise CertificateError(
+                f"The ledger has {len(lines)} lines but had {self.ledger_lines} when the certificate was "
+                "issued: it was shortened, or it is another ledger."
+            )
+        if lines[self.ledger_lines - 1].hash != self.ledger_head:
+            raise CertificateError(
+                f"Line {self.ledger_lines} of the ledger is not the one the certificate names: the ledger "
+                "was rewritten, or it is another ledger."
+            )
+        then = lines[: self.ledger_lines]
+        if (
+            tuple(line for line in then if (look := line.look) is not None and look.run == self.run)
+            != self.lines
+        ):
+            raise CertificateError("The looks on the certificate are not all the ledger's looks of this run.")
+        looks = [look for line in then if (look := line.look) is not None]
+        if recipes(looks) != self.total.runs:
+            raise CertificateError("The runs in the certificate's total are not those on the ledger.")
+        later = sum(
+            look.steps
+            for line in lines[self.ledger_lines :]
+            if (look := line.look) is not None and look.run == self.run
+        )
+        if later:
+            raise CertificateError(
+                f"Run {self.run!r} has looked at {later} more steps since the certificate was issued: issue "
+                "a new one."
+            )
+
+    # Reading one
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """The looks of this run."""
+        return tuple(look for line in self.lines if (look := line.look) is not None)
+
+    @property
+    def planned(self) -> int:
+        """The steps that the recipe planned."""
+        return self.looks[-1].mechanism.steps
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know besides the caveats; it follows from the looks, so none can be left out."""
+        notes = []
+        run = summarise(self.looks)[self.run]
+        if run.steps < self.planned:
+            whole = float(
+                replace(self.mechanism, steps=self.planned).cost(_without_slack(self.delta, self.slack))
+            )
+            notes.append(
+                f"The run stopped after {run.steps} of {self.planned} planned steps, and ε counts those. "
+                "That is right if nothing released had a say in when to stop; if it had, count the whole "
+                f"recipe: ε = {up(whole, 4)}."
+            )
+        if run.repeated:
+            notes.append(
+                f"{run.repeated} steps were looked at again, because they could not be replayed (another "
+                "key, program or version). They are counted again."
+            )
+        if self.epsilon > self.budget.epsilon:
+            notes.append(
+                f"The run cost ε = {up(self.epsilon, 4)}, more than the ε = {up(self.budget.epsilon, 4)} "
+                "asked for."
+            )
+        return tuple(notes)
+
+    def explain(self) -> Explanation:
+        """Say what the guarantee means, from the recipe's whole privacy-loss distribution.
+
+        Privacy
+        -------
+        Post-processing.
+        """
+        return explain(self.epsilon, self.delta, self.mechanism, slack=self.slack, unit=self.unit)
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def __repr__(self) -> str:
+        first = f"{SIMULATION}; " if self.simulation else ""
+        guarantee = f"ε = {up(self.epsilon, 4)} at δ = {up(self.delta)} per {self.unit}"
+        return f"<{first}Certificate of {self.run!r}: {guarantee}>"
+
+    # Writing and reading files
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the certificate as plain JSON values.
+
+        Privacy
+        -------
+        Post-processing.
+        """
+        return {
+            "notice": SIMULATION
+            if self.simulation
+            else "Real run: the secret randomness came from the system",
+            "format": FORMAT,
+            "run": self.run,
+            "kind": self.kind,
+            "method": self.method,
+            "unit": self.unit,
+            "adjacency": self.adjacency,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "slack": self.slack,
+            "budget": self.budget.to_dict(),
+            "mechanism": self.mechanism.to_dict(),
+            "lines": [line.to_dict() for line in self.lines],
+            "total": {
+                "epsilon": self.total.epsilon,
+                "delta": self.total.delta,
+                "runs": [list(run) for run in self.total.runs],
+                "composition": self.total.composition,
+            },
+            "ledger_head": self.ledger_head,
+            "ledger_lines": self.ledger_lines,
+            "simulation": self.simulation,
+            "caveats": list(self.caveats),
+            "versions": self.versions,
+            "created": self.created,
+            "digest": self.digest,
+        }
+
+    def to_json(self) -> str:
+        """Write the certificate as JSON.
+
+        Privacy
+        -------
+        Post-processing.
+        """
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        # The notice belongs on the first line, where a simulation must say so.
+        return text.replace("{\n  ", "{ ", 1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Certificate:
+        """Read what :meth:`to_json` wrote; :meth:`verify` then checks it.
+
+        Privacy
+        -------
+        Public.
+        """
+        try:
+            content = json.loads(
+                text,
+                parse_float=_shortest(float),
+                parse_int=_shortest(int),
+                parse_constant=_refuse,
+                object_pairs_hook=_unique,
+            )
+            certificate = cls._from_dict(content)
+            same = canonical(certificate.to_dict()) == canonical(content)
+        except CertificateError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise CertificateError(f"This is not a certificate that tacit wrote: {error!r}.") from error
+        if not same:
+            raise CertificateError("The certificate was changed: it does not read back as the same content.")
+        return certificate
+
+    @classmethod
+    def _from_dict(cls, content: dict[str, Any]) -> Certificate:
+        if content["format"] != FORMAT:
+            raise CertificateError(
+                f"The certificate has the format {content['format']!r}, and this version reads {FORMAT!r}."
+            )
+        values = {field.name: content[field.name] for field in fields(cls)}
+        total = content["total"]
+        values["budget"] = Budget.from_dict(content["budget"])
+        values["mechanism"] = Mechanism.from_dict(content["mechanism"])
+        values["lines"] = tuple(Line.from_dict(line) for line in content["lines"])
+        runs = tuple((str(run), rate, noise, steps) for run, rate, noise, steps in total["runs"])
+        values["total"] = Total(total["epsilon"], total["delta"], runs, total["composition"])
+        values["caveats"] = tuple(content["caveats"])
+        return cls(**values)
+
+    def _digest(self) -> str:
+        content = self.to_dict()
+        del content["digest"]
+        return hashlib.sha256(canonical(content)).hexdigest()
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write certificate.json, .md and .html into a folder, each whole or not at all.
+
+        Returns
+        -------
+        Path
+            The JSON file.
+
+        Privacy
+        -------
+        Post-processing.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / "certificate.md", self.to_markdown())
+        _write(folder / "certificate.html", self.to_html())
+        _write(folder / "certificate.json", self.to_json())
+        return folder / "certificate.json"
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Certificate:
+        """Read a certificate from its JSON file or the folder it was saved in; :meth:`verify` then checks it.
+
+        Privacy
+        -------
+        Public.
+        """
+        path = Path(path)
+        file = path / "certificate.json" if path.is_dir() else path
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CertificateError(f"{file} is not a certificate that tacit wrote: {error}.") from error
+        return cls.from_json(text)
+
+    # The page
+
+    def to_markdown(self) -> str:
+        """Write the page as Markdown.
+
+        Privacy
+        -------
+        Post-processing.
+        """
+        parts = [f"**{SIMULATION}**", ""] if self.simulation else []
+        parts += ["# Privacy certificate", "", _markdown(self._lead()), ""]
+        for section in self._sections(self.explain()):
+            parts += [f"## {section.title}", ""]
+            for block in section.blocks:
+                parts += [*_markdown_block(block), ""]
+        return "\n".join(parts)
+
+    def to_html(self) -> str:
+        """Write the page as one HTML file without references to anything outside it.
+
+        Privacy
+        -------
+        Post-processing.
+        """
+        explanation = self.explain()
+        escape = html.escape
+        # A comment may precede the doctype: so the first line says it, and not only the first that is shown.
+        first = f"<!-- {SIMULATION} -->\n" if self.simulation else ""
+        title = f"{SIMULATION}: " if self.simulation else ""
+        banner = f'<p class="banner" role="alert">{SIMULATION}</p>\n' if self.simulation else ""
+        tiles = "".join(
+            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+            for name, value in self._figures(explanation)
+        )
+        body = []
+        for section in self._sections(explanation):
+            blocks = "\n".join(_html_block(block) for block in section.blocks)
+            if section.curve:
+                blocks += "\n" + _curve(self.mechanism, self.slack)
+            body.append(
+                f'<section class="{section.style}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>'
+            )
+        head = (
+            '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"<title>{title}Privacy certificate {escape(self.run)}</title>\n<style>{_STYLE}</style>"
+        )
+        top = f"<h1>Privacy certificate</h1>\n<p>{escape(self._lead())}</p>\n<dl>{tiles}</dl>"
+        main = "\n".join(body)
+        return (
+            f'{first}<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{banner}'
+            f"<header>\n{top}\n</header>\n<main>\n{main}\n</main>\n</body>\n</html>\n"
+        )
+
+    def _lead(self) -> str:
+        neighbours = f"{ADJACENCY[self.adjacency]} {self.unit}"
+        guarantee = f"ε = {up(self.epsilon, 4)} at δ = {up(self.delta)} (neighbouring data: {neighbours})"
+        if self.simulation:
+            return (
+                f"Run {self.run} ({self.method}) was a simulation. With secret randomness the same recipe "
+                f"would give each {self.unit} {guarantee}; with the fixed randomness used here it protects "
+                "nobody."
+            )
+        what = "The answer" if self.kind == "ask" else "The posterior"
+        return (
+            f"{what} of run {self.run} ({self.method}) may be published with this guarantee for each "
+            f"{self.unit}: {guarantee}."
+        )
+
+    def _figures(self, explanation: Explanation) -> list[tuple[str, str]]:
+        return [
+            ("ε", up(self.epsilon, 4)),
+            ("δ", up(self.delta)),
+            ("attacker’s advantage", up(explanation.advantage)),
+            ("found at 1% false alarms", percent(explanation.true_positive_rates[0])),
+        ]
+
+    def _sections(self, explanation: Explanation) -> list[_Section]:
+        unit = self.unit
+        warnings = [*self.notes, *self.caveats]
+        runs = len({run for run, *_ in self.total.runs})
+        errors = [
+            (percent(fpr), percent(tpr))
+            for fpr, tpr in zip(
+                explanation.false_positive_rates, explanation.true_positive_rates, strict=True
+            )
+        ]
+        sections = [
+            _Section("Who is protected", [explanation.protected]),
+            _Section(
+                "Against what",
+                [
+                    f"Against anyone who wants to know {explanation.question}, sees everything published, "
+                    "and may know all the other data, the method, this recipe, and have any computer that "
+                    "cannot break the ChaCha20 cipher from which the secret randomness is made."
+                ],
+            ),
+            _Section(
+                "How much",
+                [
+                    explanation.about_odds,
+                    _Table(
+                        ("Belief before", "at most after"),
+                        [(percent(prior), percent(explanation.probability(prior))) for prior in PRIORS],
+                    ),
+                    explanation.about_delta,
+                    explanation.about_errors[0],
+                    _Table(("Attacker’s false positives", "true positives, at most"), errors),
+                    explanation.about_source,
+                ],
+                curve=True,
+            ),
+            _Section(
+                "All runs together",
+                [
+                    f"The ledger holds {runs} {'run' if runs == 1 else 'runs'} on these data, this one "
+                    f"included; together they cost ε = {up(self.total.epsilon, 4)} at δ = "
+                    f"{up(self.total.delta)}. Rule: {self.total.composition.rstrip('.')}."
+                ],
+            ),
+            _Section("What is not protected", [_not_protected(unit, self.adjacency)]),
+            _Section("The recipe", [_Table((), self._recipe())]),
+            _Section(
+                "All looks at the data",
+                [_Table(("Line", "Time (UTC)", "Steps", "Looks", "Tag"), self._rows())],
+                style="wide",
+            ),
+            _Section("For the record", [_Table((), self._identity())], style="wide"),
+        ]
+        if warnings:
+            sections.insert(0, _Section("Please note", [warnings], style="warning"))
+        return sections
+
+    def _recipe(self) -> list[tuple[str, str]]:
+        recipe = self.mechanism
+        asked = f"ε = {self.budget.epsilon:g} at δ = {self.budget.delta:g}, per {self.budget.unit}"
+        rows = [
+            ("Certified ε", f"{self.epsilon!r}"),
+            ("at δ, slack included", f"{self.delta!r}"),
+            ("Asked for", asked),
+            ("Neighbouring data", f"{ADJACENCY[self.adjacency]} {self.unit} ({self.adjacency})"),
+            ("Rate: chance to be in a step’s subset", f"{recipe.rate!r}"),
+            ("Clip: bound on a contribution", f"{recipe.clip!r}"),
+            ("Noise multiplier", f"{recipe.noise_multiplier!r}"),
+            ("Noise standard deviation", _number(recipe.noise_std)),
+            ("Steps looked at (planned)", f"{recipe.steps} ({self.planned})"),
+            ("Numerical slack, part of δ", f"{self.slack!r}"),
+        ]
+        weights = recipe.to_dict().get("weights")
+        if weights is not None:
+            rows.append(("Block weights", json.dumps(weights, ensure_ascii=False)))
+        return rows
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Give the looks, those that follow one another put together."""
+        groups: list[list[tuple[Line, Look]]] = []
+        for line, look in zip(self.lines, self.looks, strict=True):
+            if groups and groups[-1][-1][1].tag == look.tag and groups[-1][-1][1].stop == look.first:
+                groups[-1].append((line, look))
+            else:
+                groups.append([(line, look)])
+        rows: list[tuple[str, ...]] = []
+        for group in groups:
+            (line, look), (end, last) = group[0], group[-1]
+            rows.append(
+                (
+                    _span(str(line.seq + 1), str(end.seq + 1)),
+                    _span(_when(line.time), _when(end.time)),
+                    f"{look.first} to {last.stop - 1}",
+                    str(len(group)),
+                    look.tag[:8],
+                )
+            )
+        return rows
+
+    def _identity(self) -> list[tuple[str, str]]:
+        return [
+            ("Run", f"{self.run} ({self.kind}: {self.method})"),
+            ("Issued", self.created),
+            ("Randomness", "fixed: a simulation" if self.simulation else "secret: a real run"),
+            ("Ledger", f"line {self.ledger_lines}, head {self.ledger_head}"),
+            ("Digest", self.digest),
+            (
+                "Versions",
+                ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
+                or "none given",
+            ),
+            (
+                "To check",
+                'tacit.Certificate.load("certificate.json").verify() computes these numbers anew.',
+            ),
+        ]
+
+
+# The page's parts: a text is a paragraph, a list of texts a bulleted list.
+
+
+@dataclass(frozen=True)
+class _Table:
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+_Block = str | list[str] | _Table
+
+
+@dataclass(frozen=True)
+class _Section:
+    title: str
+    blocks: list[_Block]
+    style: Literal["text", "warning", "wide"] = "text"
+    curve: bool = False
+
+
+def _not_protected(unit: str, adjacency: str) -> list[str]:
+    size = (
+        f"The number of {unit}s: it is public under this adjacency."
+        if adjacency == "replace-one"
+        else f"The number of {unit}s or records, where it was declared public."
+    )
+    return [
+        "What the data say about people in general. That smokers fall ill more often may be learned, and "
+        "applied to anyone, in the data or not.",
+        "The data from those who run the code or can read that machine’s memory, disk or keys.",
+        "Side channels such as run time, memory use, energy or network traffic.",
+        f"A person behind several {unit}s as well as one behind a single {unit}: for k of them count k "
+        "times ε or more.",
+        size,
+        "Anything published from the same data outside this ledger: tables, plots, earlier studies.",
+        "Settings chosen by looking at the data (bounds, priors, the recipe), and error messages about "
+        "malformed data, which the curator sees and must not publish.",
+    ]
+
+
+def _markdown(text: str) -> str:
+    # Names come from users: they must not become markup or break a table.
+    for sign in "\\`*_<>|[]#":
+        text = text.replace(sign, "\\" + sign)
+    return " ".join(text.split())
+
+
+def _markdown_block(block: _Block) -> list[str]:
+    if isinstance(block, str):
+        return [_markdown(block)]
+    if isinstance(block, list):
+        return [f"- {_markdown(item)}" for item in block]
+    width = len(block.head) or len(block.rows[0])
+    lines = [block.head or ("",) * width, ("---",) * width]
+    rows = [tuple(_markdown(cell) for cell in row) for row in block.rows]
+    return ["| " + " | ".join(row) + " |" for row in [*lines, *rows]]
+
+
+def _html_block(block: _Block) -> str:
+    escape = html.escape
+    if isinstance(block, str):
+        return f"<p>{escape(block)}</p>"
+    if isinstance(block, list):
+        return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in block) + "</ul>"
+    if not block.head:
+        rows = "".join(
+            f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+            for name, value in block.rows
+        )
+        return f'<table class="facts"><tbody>{rows}</tbody></table>'
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in block.head)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in block.rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _curve(mechanism: Mechanism, slack: float) -> str:
+    """Draw the best attacker's true positives against false positives, with the coin flip's diagonal."""
+    fpr = np.concatenate([[0.0], np.geomspace(1e-4, 0.1, 24), np.linspace(0.12, 1.0, 45)])
+    tpr = np.minimum(
+        np.asarray(mechanism.true_positive_rate(np.minimum(fpr + slack, 1.0)), float) + slack, 1.0
+    )
+    size, left, top = 200.0, 46.0, 8.0
+    path = " ".join(
+        f"{left + size * x:.1f},{top + size * (1 - y):.1f}" for x, y in zip(fpr, tpr, strict=True)
+    )
+    low, high, right, base = f"{left:g}", f"{top:g}", f"{left + size:g}", f"{top + size:g}"
+    ticks = "".join(
+        f'<text x="{left + size * t:.0f}" y="{top + size + 13:.0f}" text-anchor="middle">{t:.0%}</text>'
+        f'<text x="{left - 5:.0f}" y="{top + size * (1 - t) + 4:.0f}" text-anchor="end">{t:.0%}</text>'
+        for t in (0.0, 0.5, 1.0)
+    )
+    words = "True positives of the best attacker against false positives; the dashed diagonal is a coin flip"
+    middle = f"{top + size / 2:.0f}"
+    return (
+        f'<figure><svg viewBox="0 0 262 246" role="img" aria-label="{words}">'
+        f'<polygon class="gain" points="{low},{base} {path} {right},{high}"/>'
+        f'<path class="axes" d="M{low},{high} V{base} H{right}"/>'
+        f'<path class="coin" d="M{low},{base} L{right},{high}"/>'
+        f'<polyline class="best" points="{path}"/>{ticks}'
+        f'<text x="{left + size / 2:.0f}" y="240" text-anchor="middle">false positives</text>'
+        f'<text transform="translate(10 {middle}) rotate(-90)" text-anchor="middle">true positives</text>'
+        f"</svg><figcaption>{words}. The shaded area is all that an attacker gains.</figcaption></figure>"
+    )
+
+
+_STYLE = """
+:root {
+  color-scheme: light dark;
+  --ink: #1d2327; --soft: #5b656d; --rule: #d5dade; --page: #fff; --tile: #f3f5f6;
+  --best: #0b6e8a; --gain: #0b6e8a26; --warn: #9a2a00; --warn-page: #fff3ea;
+}
+@media (prefers-color-scheme: dark) { :root {
+  --ink: #e4e8ea; --soft: #9fabb3; --rule: #3a434a; --page: #14181b; --tile: #1e2428;
+  --best: #5cc4e0; --gain: #5cc4e033; --warn: #ffb38a; --warn-page: #2e1d14;
+} }
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; padding: 1.5rem 1.25rem 3rem; max-width: 60rem;
+  background: var(--page); color: var(--ink); overflow-wrap: break-word;
+  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
+}
+h1 { margin: 0 0 .4rem; font-size: 1.7rem; line-height: 1.2; }
+h2 { margin: 0 0 .35rem; font-size: 1.05rem; line-height: 1.3; break-after: avoid; }
+p, ul, table, figure { margin: 0 0 .7rem; }
+ul { padding-left: 1.15rem; }
+li { margin-bottom: .25rem; }
+table, figure, li { break-inside: avoid; }
+header > p { max-width: 44rem; font-size: 1.06rem; }
+dl { display: grid; grid-template-columns: repeat(4, 1fr); gap: .6rem; margin: 1rem 0; }
+@media (max-width: 40rem) { dl { grid-template-columns: repeat(2, 1fr); } }
+dl div { padding: .55rem .8rem; background: var(--tile); border-radius: .4rem; }
+dt { color: var(--soft); font-size: .82rem; }
+dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+main { columns: 2 24rem; column-gap: 2.2rem; }
+section { margin-bottom: 1.1rem; }
+section.wide, section.warning { column-span: all; }
+section.wide { padding-top: .6rem; }
+section.warning, .banner {
+  padding: .7rem 1rem; color: var(--warn); background: var(--warn-page); border-left: .3rem solid var(--warn);
+}
+section.warning ul { margin: 0; }
+.banner { margin: 0 0 1.2rem; font-weight: 700; }
+table { width: 100%; border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .22rem .5rem .22rem 0; border-bottom: 1px solid var(--rule); }
+th, td { text-align: left; vertical-align: top; }
+th { color: var(--soft); font-weight: 500; }
+.facts th { width: 45%; }
+.wide .facts th { width: 7rem; }
+.wide .facts td { overflow-wrap: anywhere; }
+figure { max-width: 19rem; }
+svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--soft); font-size: 10px; }
+figcaption { color: var(--soft); font-size: .82rem; line-height: 1.35; }
+.axes { fill: none; stroke: var(--rule); }
+.coin { fill: none; stroke: var(--soft); stroke-dasharray: 4 4; }
+.best { fill: none; stroke: var(--best); stroke-width: 2; }
+.gain { fill: var(--gain); }
+@page { size: A4; margin: 11mm; }
+@media print {
+  :root {
+    color-scheme: light;
+    --ink: #000; --soft: #444; --rule: #bbb; --page: #fff; --tile: #f3f5f6;
+    --best: #0b6e8a; --gain: #0b6e8a26; --warn: #9a2a00; --warn-page: #fff3ea;
+  }
+  html { font-size: 7.8pt; }
+  body { max-width: none; padding: 0; line-height: 1.3; }
+  main { columns: 2; column-gap: 7mm; }
+  h1 { font-size: 15pt; }
+  h2 { font-size: 9.4pt; }
+  dd { font-size: 12pt; }
+  dl { margin: 1.5mm 0 2mm; grid-template-columns: repeat(4, 1fr); }
+  p, ul, table, figure { margin-bottom: 1.4mm; }
+  li { margin-bottom: .3mm; }
+  section { margin-bottom: 1.6mm; }
+  section.wide { padding-top: 1mm; }
+  header > p { max-width: none; }
+  figure { display: flex; gap: 3mm; align-items: center; max-width: none; }
+  svg { width: 38mm; flex: none; }
+  th, td { padding: .3mm 1.5mm .3mm 0; }
+}
+"""
+
+
+def _sum(runs: Sequence[Recipe], delta: float, adjacency: str) -> float:
+    return float(accounting.spent([run[1:] for run in runs], delta, adjacency))
+
+
+def _without_slack(delta: float, slack: float) -> float:
+    # The next float below: the difference itself may round up to more than is left.
+    return math.nextafter(delta - slack, 0.0) if slack else delta
+
+
+def _for_all_runs(delta: float, slack: float) -> float:
+    # Other runs have a slack as well, which the ledger does not know: keep the share that every recipe leaves
+    # for it.
+    return min(_without_slack(delta, slack), delta * (1 - RESERVE))
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _when(time: str) -> str:
+    return time[:16].replace("T", " ")
+
+
+def _span(first: str, last: str) -> str:
+    return first if first == last else f"{first} – {last}"
+
+
+def _shortest(kind: type[float] | type[int]) -> Callable[[str], float | int]:
+    """Read numbers only in the form Python writes: a further digit could otherwise be changed unseen."""
+
+    def read(text: str) -> float | int:
+        value = kind(text)
+        if repr(value) != text:
+            raise CertificateError(
+                f"The certificate was changed: the number {text} is not as tacit writes it."
+            )
+        return value
+
+    return read
+
+
+def _refuse(text: str) -> float:
+    raise CertificateError(f"The certificate was changed: {text} is not a number.")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise CertificateError("The certificate was changed: a name occurs twice in one place.")
+    return content
+
+
+def _write(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp makes it private, and a certificate is there to be read
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,347 @@
+"""The host loop: segments of compiled steps, with progress, checkpoints, Ctrl-C and resume; and one paid question.
+
+A run folder holds ``run.json`` (the public recipe), ``secret.key`` (only while the run is under way),
+``checkpoint.npz`` (public state), ``ledger.jsonl`` unless the data brought a ledger, and at the end ``posterior.npz`` and the
+certificate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from tacit.certificate import Certificate
+from tacit.ledger import Ledger
+from tacit.mechanism import Budget, Mechanism, calibrate
+from tacit.posterior import DRAWS, Posterior, write_npz
+from tacit.types import Key, Method, MethodFor, PyTree, Record, Release, State
+from tacit.wall import Door, versions
+from tacit.wall import random as secret_random
+from tacit.wall.data import PrivateData
+
+STEPS = 1000
+SEGMENTS = 50
+"""A run stops for the ledger, the checkpoint and the progress bar this many times."""
+
+
+def fit(
+    method: Method | MethodFor,
+    data: PrivateData,
+    budget: Budget,
+    *,
+    rate: float | None = None,
+    steps: int | None = None,
+    clip: float | None = None,
+    weights: tuple[float, ...] | None = None,
+    adjacency: str = "add-remove",
+    run_dir: str | os.PathLike[str] | None = None,
+    key: Key | None = None,
+    simulate: int | None = None,
+    progress: bool = True,
+) -> Posterior:
+    """Fit a method to sealed records within a budget.
+
+    Privacy: reads records, through the wall. What comes back is (epsilon, delta)-differentially private.
+
+    Parameters
+    ----------
+    method
+        What ``tacit.vi(...)`` or another method gave.
+    data
+        The sealed records.
+    budget
+        What may be spent, and on whose protection.
+    rate
+        Probability with which a record takes part in a step. By default 0.1, and less for a declared size above 40000.
+    steps
+        Number of private steps; 1000 by default.
+    clip
+        Largest norm of a record's contribution; by default half the square root of its dimension, which suits
+        columns of unit size.
+    weights
+        Public factors for the leaves of a contribution, applied before the clip.
+    adjacency
+        "add-remove" (one unit more or less) or "replace-one".
+    run_dir
+        A folder for the ledger, checkpoints and results. A killed run is resumed by the same call.
+    key
+        Seed of the public randomness (``jax.random.key``); drawn anew if left out.
+    simulate
+        Fixes the secret randomness. The certificate then says that nobody is protected: for tests and rehearsals.
+    progress
+        Whether to show a bar with steps, time and epsilon spent, none of which depend on the records.
+
+    Returns
+    -------
+    Posterior
+        1000 draws, with the certificate.
+    """
+    _check_types(data, budget)
+    built = method if isinstance(method, Method) else method(data.placeholder)
+    rate = _default_rate(data.size) if rate is None else rate
+    shape = jax.eval_shape(
+        lambda key: built.contribute(built.init(key), data.placeholder, key), jax.random.key(0)
+    )
+    dimension = sum(leaf.size for leaf in jax.tree.leaves(shape))
+    mechanism = calibrate(
+        budget,
+        rate=rate,
+        steps=STEPS if steps is None else steps,
+        clip=0.5 * float(np.sqrt(dimension)) if clip is None else clip,
+        adjacency=adjacency,
+        weights=weights,
+    )
+    folder = None if run_dir is None else Path(run_dir)
+    run = _Run.begin(folder, mechanism, budget, key, simulate)
+    if folder and (folder / "posterior.npz").exists():
+        return Posterior.load(folder / "posterior.npz", built)
+    ledger = data.ledger or Ledger(folder and folder / "ledger.jsonl")
+    title = built.contribute.__module__.rsplit(".", 1)[-1]
+    door = Door(
+        built,
+        data,
+        mechanism,
+        secret=run.secret,
+        key=run.key,
+        ledger=ledger,
+        run=run.name,
+        kind="fit",
+        title=title,
+        simulation=simulate is not None,
+    )
+    state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)))
+    segment = -(-mechanism.steps // SEGMENTS)
+    with tqdm(total=mechanism.steps, initial=done, unit="step", disable=not progress) as bar:
+        while done < mechanism.steps:
+            stop = min(done + segment, mechanism.steps)
+            state = door.advance(state, done, stop)
+            run.checkpoint(state, stop)
+            bar.update(stop - done)
+            done = stop
+            if progress and bar.n == bar.last_print_n:  # only when the bar was just drawn: accounting takes time
+                bar.set_postfix_str(_so_far(mechanism, done, budget))
+    certificate = _certificate(door, ledger, run.name, budget)
+    draw_keys = jax.random.split(jax.random.fold_in(run.key, mechanism.steps), DRAWS)
+    posterior = Posterior(jax.jit(jax.vmap(built.draw, (None, 0)))(state, draw_keys), certificate, built)
+    run.finish(posterior)
+    return posterior
+
+
+class Answer(NamedTuple):
+    """The answer to one paid question: the noisy sum over all records, and the noise in it."""
+
+    value: PyTree
+    noise_std: PyTree
+    certificate: Certificate
+
+
+def ask(
+    data: PrivateData,
+    question: Callable[[Record], PyTree],
+    budget: Budget,
+    *,
+    clip: float,
+    adjacency: str = "add-remove",
+    simulate: int | None = None,
+) -> Answer:
+    """Buy one number (or vector) about the records: the noisy sum of ``question(record)`` over all of them.
+
+    Privacy: reads records, through the wall. Each record's answer is clipped to norm ``clip``; the price is on the ledger.
+
+    Parameters
+    ----------
+    data
+        The sealed records.
+    question
+        A function of one record, for example ``lambda record: 1.0`` for a count.
+    budget
+        What the answer may cost.
+    clip
+        The largest norm that one record's answer may have.
+    adjacency, simulate
+        As in ``fit``.
+    """
+    _check_types(data, budget)
+    shape = jax.eval_shape(question, data.placeholder)
+
+    def method_state(_: Key) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), (shape, shape))
+
+    def keep(_: State, release: Release, __: Key) -> PyTree:
+        spread = jax.tree.map(lambda leaf, std: jnp.broadcast_to(std, leaf.shape), shape, release.noise_std)
+        return release.total, spread
+
+    method = Method(method_state, lambda _, record, __: question(record), keep, lambda state, _: {"sum": state[0]})
+    mechanism = calibrate(budget, rate=1.0, steps=1, clip=clip, adjacency=adjacency)
+    ledger = data.ledger or Ledger()
+    run = _Run.begin(None, mechanism, budget, None, simulate)
+    door = Door(
+        method,
+        data,
+        mechanism,
+        secret=run.secret,
+        key=run.key,
+        ledger=ledger,
+        run=run.name,
+        kind="ask",
+        title=getattr(question, "__name__", "question"),
+        simulation=simulate is not None,
+    )
+    value, noise_std = door.advance(method_state(run.key), 0, 1)
+    return Answer(value, noise_std, _certificate(door, ledger, run.name, budget))
+
+
+def fit_public(method: Method | MethodFor, records: PyTree, *, steps: int = STEPS, key: Key) -> Posterior:
+    """Fit a method to records that are public: every record in every step, no clip, no noise, no certificate.
+
+    Privacy: none. It is the reference that a private posterior is compared with; sealed records are refused.
+    """
+    if isinstance(records, PrivateData):
+        raise TypeError("fit_public gives no protection, so it does not take sealed records. Use tacit.fit.")
+    records = jax.tree.map(jnp.asarray, records)
+    built = method if isinstance(method, Method) else method(jax.tree.map(lambda leaf: leaf[0], records))
+
+    def step(t: Any, state: State) -> State:
+        step_key = jax.random.fold_in(key, t)
+        each = jax.vmap(lambda record: built.contribute(state, record, step_key))(records)
+        total = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), each)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
+        return built.update(state, Release(total, nothing, jnp.float32(1), total), step_key)
+
+    state = jax.jit(lambda key: jax.lax.fori_loop(0, steps, step, built.init(key)))(key)
+    draw_keys = jax.random.split(jax.random.fold_in(key, steps), DRAWS)
+    return Posterior(jax.vmap(built.draw, (None, 0))(state, draw_keys), None, built)
+
+
+class _Run(NamedTuple):
+    """The identity of a run, and its folder if it has one."""
+
+    folder: Path | None
+    name: str
+    key: Key
+    secret: Key
+
+    @classmethod
+    def begin(
+        cls, folder: Path | None, mechanism: Mechanism, budget: Budget, key: Key | None, simulate: int | None
+    ) -> _Run:
+        """Start a run, or take up the one in the folder if it has the same recipe."""
+        facts = {"mechanism": mechanism.to_dict(), "budget": budget.to_dict(), "simulate": simulate}
+        if folder is None or not (folder / "run.json").exists():
+            key = jax.random.key(secrets.randbits(32)) if key is None else key
+            secret = secret_random.fresh() if simulate is None else secret_random.fixed(simulate)
+            fresh = cls(folder, uuid.uuid4().hex, key, secret)
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                if simulate is None:
+                    _write(folder / "secret.key", secret_random.to_bytes(secret), mode=0o600)
+                public = np.asarray(jax.random.key_data(key)).tolist()
+                _write(folder / "run.json", json.dumps({"run": fresh.name, "key": public, **facts}).encode())
+            return fresh
+        stored = json.loads((folder / "run.json").read_text())
+        name, public = stored.pop("run"), jnp.asarray(stored.pop("key"), jnp.uint32)
+        if stored != facts or (key is not None and not np.array_equal(jax.random.key_data(key), public)):
+            raise ValueError(
+                f"The folder {folder} holds a run with another recipe, budget or key. Resuming it under these settings "
+                "would certify something else; repeat its settings, or choose another run_dir."
+            )
+        secret_file = folder / "secret.key"
+        if simulate is not None:
+            secret = secret_random.fixed(simulate)
+        elif secret_file.exists():
+            secret = secret_random.from_bytes(secret_file.read_bytes())
+        else:
+            # Without the old key nothing can be replayed: what was under way is looked at anew, and charged anew.
+            secret = secret_random.fresh()
+            if not (folder / "posterior.npz").exists():
+                _write(secret_file, secret_random.to_bytes(secret), mode=0o600)
+        return cls(folder, name, jax.random.wrap_key_data(public), secret)
+
+    def restore(self, start: State) -> tuple[State, int]:
+        """Give the last checkpoint, or the start."""
+        file = self.folder and self.folder / "checkpoint.npz"
+        if not file or not file.exists():
+            return start, 0
+        leaves, structure = jax.tree.flatten(start)
+        with np.load(file, allow_pickle=False) as saved:
+            stored = [jnp.asarray(saved[f"leaf{i}"]) for i in range(len(leaves))]
+            done = int(saved["done"])
+        if [(x.shape, x.dtype) for x in stored] != [(x.shape, x.dtype) for x in leaves]:
+            raise ValueError(
+                f"The checkpoint in {self.folder} is of another model: its state has other shapes. "
+                "Use the model it was started with, or choose another run_dir."
+            )
+        return jax.tree.unflatten(structure, stored), done
+
+    def checkpoint(self, state: State, done: int) -> None:
+        if self.folder is not None:
+            leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+            write_npz(self.folder / "checkpoint.npz", {**leaves, "done": np.asarray(done)})
+
+    def finish(self, posterior: Posterior) -> None:
+        """Write the results, then destroy the secret: with it the noise could be taken off again."""
+        if self.folder is not None and posterior.certificate is not None:
+            posterior.certificate.save(self.folder)
+            posterior.save(self.folder / "posterior.npz")
+            (self.folder / "secret.key").unlink(missing_ok=True)
+            (self.folder / "checkpoint.npz").unlink(missing_ok=True)
+
+
+def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget) -> Certificate:
+    steps = ledger.runs()[run].steps
+    return Certificate.issue(
+        ledger=ledger,
+        run=run,
+        budget=budget,
+        slack=door.slack(steps, budget.epsilon),
+        versions=versions(),
+    )
+
+
+def _so_far(mechanism: Mechanism, done: int, budget: Budget) -> str:
+    cost = Mechanism(mechanism.rate, mechanism.clip, mechanism.noise_multiplier, done, mechanism.adjacency)
+    return f"epsilon {cost.cost(budget.delta):.3f} of {budget.epsilon:g}"
+
+
+def _default_rate(size: int | None) -> float:
+    return 0.1 if size is None else min(0.1, max(4000 / size, 1e-3))
+
+
+def _check_types(data: PrivateData, budget: Budget) -> None:
+    if not isinstance(data, PrivateData):
+        raise TypeError(
+            f"The records are given as {type(data).__name__}. Only sealed records go through the wall; "
+            "write data = tacit.PrivateData(records, schema)."
+        )
+    if not isinstance(budget, Budget):
+        raise TypeError(
+            f"The budget is given as {type(budget).__name__}. It must say epsilon, delta and the unit; "
+            "write tacit.Budget(epsilon=1.0, delta=1e-6)."
+        )
+    if data.unit != budget.unit:
+        raise ValueError(
+            f"The budget protects each {budget.unit!r}, but a unit of the data is a {data.unit!r}. "
+            f"Write tacit.Budget({budget.epsilon:g}, {budget.delta:g}, unit={data.unit!r}), "
+            "or declare the data's unit in its schema."
+        )
+
+
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a small file so that it is whole and on the disk when this returns."""
+    partial = path.with_name(path.name + ".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)

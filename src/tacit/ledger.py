@@ -1,0 +1,887 @@
+"""The ledger: every look at the records, written down before it happens.
+
+One line is one look: which run, which steps, by which recipe. Lines are only ever appended; each holds the
+hash of the line before it, and is on the disk before :meth:`Ledger.charge` returns, hence before a record is
+read. A run that was killed replays the steps it had already paid for: the same run, tag and steps are free,
+because they give the same bits again. ``docs/proofs/replay.md`` proves that this is sound, and says what the
+wall must guarantee for it.
+
+The chain of hashes finds accidents and careless edits. It is not a signature: whoever may write the file can
+also write a different, consistent one. A certificate holds the head of the chain, so it exposes a ledger that
+was shortened or rewritten after it was issued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tacit import accounting
+from tacit.mechanism import RESERVE, Budget, Mechanism
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - no flock on this system: only ledgers in memory work there
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = "tacit-ledger-1"
+GENESIS = "0" * 64
+KINDS = ("fit", "ask")
+
+# Every line begins with these bytes (keys are sorted). A tail that does not is no torn line of ours: a file
+# that is not a ledger must never be cut.
+_OPENING = b'{"body":{"'
+
+
+class LedgerError(RuntimeError):
+    """The ledger is broken, or the look does not belong on it; nothing was charged."""
+
+
+class BudgetExceeded(RuntimeError):
+    """The look would exceed the ledger's cap; nothing was charged and no record was read."""
+
+
+def canonical(content: Any) -> bytes:
+    """Write JSON in the one form that is hashed: sorted keys, no spaces, UTF-8, no NaN.
+
+    Privacy
+    -------
+    Public.
+    """
+    return json.dumps(
+        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the records: the steps [first, stop) of a run.
+
+    Parameters
+    ----------
+    run
+        The run's identifier.
+    kind
+        ``"fit"`` or ``"ask"``.
+    method
+        What was computed, in public words.
+    mechanism
+        The run's whole recipe; its ``steps`` are those planned.
+    first, stop
+        The steps looked at, ``stop`` excluded.
+    tag
+        A keyed hash, made by the wall, of everything the released bits depend on. Within a run the same tag
+        and the same step must mean the same bits, and different tags independent secret randomness.
+    unit
+        Who is protected.
+    simulation
+        Whether the secret randomness was fixed, so that nobody is protected.
+
+    Privacy
+    -------
+    Public.
+    """
+
+    run: str
+    kind: str
+    method: str
+    mechanism: Mechanism
+    first: int
+    stop: int
+    tag: str
+    unit: str
+    simulation: bool
+
+    def __post_init__(self) -> None:
+        for name in ("run", "method", "tag", "unit"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(
+                    f"A look has {name} = {value!r}. The ledger tells looks apart by it; give a non-empty "
+                    "string."
+                )
+        if self.kind not in KINDS:
+            raise ValueError(
+                f"A look has kind = {self.kind!r}. A certificate says what was done; write 'fit' or 'ask'."
+            )
+        for name in ("first", "stop"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(
+                    f"A look has {name} = {value!r}. Steps are counted for the cost; give a plain int."
+                )
+        if not isinstance(self.simulation, bool):
+            raise ValueError(
+                f"A look has simulation = {self.simulation!r}. It decides whether anyone is protected; "
+                "write True or False."
+            )
+        if not 0 <= self.first < self.stop <= self.mechanism.steps:
+            raise ValueError(
+                f"A look at the steps [{self.first}, {self.stop}) of a recipe with {self.mechanism.steps} "
+                "steps. Only planned steps can be charged; give 0 <= first < stop <= mechanism.steps."
+            )
+
+    @property
+    def steps(self) -> int:
+        """How many steps this look takes."""
+        return self.stop - self.first
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the look as plain JSON values.
+
+        Privacy
+        -------
+        Public.
+        """
+        return {
+            "run": self.run,
+            "kind": self.kind,
+            "method": self.method,
+            "mechanism": self.mechanism.to_dict(),
+            "first": self.first,
+            "stop": self.stop,
+            "tag": self.tag,
+            "unit": self.unit,
+            "simulation": self.simulation,
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Look:
+        """Read what :meth:`to_dict` wrote.
+
+        Privacy
+        -------
+        Public.
+        """
+        return cls(**{**content, "mechanism": Mechanism.from_dict(content["mechanism"])})
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the ledger: its number, time and content, chained to the line before.
+
+    Privacy
+    -------
+    Public.
+    """
+
+    seq: int
+    time: str
+    body: dict[str, Any]
+    prev: str
+    hash: str
+
+    @classmethod
+    def seal(cls, seq: int, time: str, body: dict[str, Any], prev: str) -> Line:
+        """Make a line and its hash.
+
+        Privacy
+        -------
+        Public.
+        """
+        content = {"seq": seq, "time": time, "body": body, "prev": prev}
+        return cls(seq, time, body, prev, hashlib.sha256(canonical(content)).hexdigest())
+
+    @property
+    def look(self) -> Look | None:
+        """The look on this line; None for the header."""
+        return Look.from_dict(self.body["look"]) if "look" in self.body else None
+
+    @property
+    def intact(self) -> bool:
+        """Whether the hash belongs to the content."""
+        return Line.seal(self.seq, self.time, self.body, self.prev) == self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the line as plain JSON values.
+
+        Privacy
+        -------
+        Public.
+        """
+        return {"seq": self.seq, "time": self.time, "body": self.body, "prev": self.prev, "hash": self.hash}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Line:
+        """Read what :meth:`to_dict` wrote.
+
+        Privacy
+        -------
+        Public.
+        """
+        return cls(**content)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the ledger holds about one run.
+
+    Attributes
+    ----------
+    run, kind, method, mechanism, unit
+        As on the run's last look; ``mechanism.steps`` are those planned.
+    steps
+        Steps looked at; a step that was charged again counts again.
+    repeated
+        How many of them are repetitions.
+    looks
+        The number of lines.
+    simulation
+        Whether any of the looks had fixed secret randomness.
+
+    Privacy
+    -------
+    Public.
+    """
+
+    run: str
+    kind: str
+    method: str
+    mechanism: Mechanism
+    unit: str
+    steps: int
+    repeated: int
+    looks: int
+    simulation: bool
+
+    @property
+    def looked(self) -> Mechanism:
+        """The recipe with the steps actually looked at, which is what the run has cost."""
+        return replace(self.mechanism, steps=self.steps)
+
+
+def summarise(looks: Iterable[Look]) -> dict[str, Run]:
+    """Add up looks run by run, in the order in which the runs began.
+
+    Privacy
+    -------
+    Public.
+    """
+    runs: dict[str, list[Look]] = {}
+    for look in looks:
+        runs.setdefault(look.run, []).append(look)
+    summary = {}
+    for name, of_run in runs.items():
+        last = of_run[-1]
+        steps = sum(look.steps for look in of_run)
+        gaps = _gaps(0, last.mechanism.steps, ((look.first, look.stop) for look in of_run))
+        distinct = last.mechanism.steps - sum(stop - first for first, stop in gaps)
+        summary[name] = Run(
+            run=name,
+            kind=last.kind,
+            method=last.method,
+            mechanism=last.mechanism,
+            unit=last.unit,
+            steps=steps,
+            repeated=steps - distinct,
+            looks=len(of_run),
+            simulation=any(look.simulation for look in of_run),
+        )
+    return summary
+
+
+Recipe = tuple[str, float, float, int]
+"""A run's identifier, rate, noise multiplier and steps: what the accountant adds up."""
+
+
+def recipes(looks: Iterable[Look]) -> tuple[Recipe, ...]:
+    """Give what the accountant must add up, in the order the runs began.
+
+    The first run counts whole from its first look on, and steps of it that were repeated count apart:
+    ``accounting.spent`` takes it by its privacy loss distribution, which holds for a run whose length was
+    fixed before anything was seen. Later runs go through the Rényi filter, which is checked before every
+    look, so they count by the steps looked at.
+
+    Privacy
+    -------
+    Public.
+    """
+    parts: list[Recipe] = []
+    for place, run in enumerate(summarise(looks).values()):
+        counts = (run.mechanism.steps, run.repeated) if place == 0 else (run.steps,)
+        parts += [
+            (run.run, run.mechanism.rate, run.mechanism.noise_multiplier, steps) for steps in counts if steps
+        ]
+    return tuple(parts)
+
+
+class Ledger:
+    """A record of every look at one data set, on disk before the look happens.
+
+    Parameters
+    ----------
+    path
+        The file; None keeps the ledger in memory, for rehearsals and tests. Without a cap the file is created
+        by the first charge.
+    cap
+        What all runs together may spend. It is written into the file at once and binds whoever opens it
+        later.
+    adjacency
+        ``"add-remove"`` or ``"replace-one"``; when None, the first look decides.
+
+    Notes
+    -----
+    A ledger holds one adjacency and one unit: the costs of looks that protect different things do not add up.
+    Simulated looks count like real ones.
+
+    Privacy
+    -------
+    Public.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        cap: Budget | None = None,
+        adjacency: str | None = None,
+    ) -> None:
+        if cap is not None and not isinstance(cap, Budget):
+            raise ValueError(
+                f"The cap is {cap!r}. It must say ε, δ and whom it protects; write Budget(epsilon, delta)."
+            )
+        if adjacency is not None and adjacency not in accounting.COMPOSITION:
+            raise ValueError(
+                f"The adjacency is {adjacency!r}. It decides what ε protects; write one of "
+                f"{', '.join(map(repr, accounting.COMPOSITION))}."
+            )
+        if path is not None and fcntl is None:  # pragma: no cover - see the import
+            raise LedgerError(
+                "This system has no flock, so two processes could spend the same budget. "
+                "Use Ledger() in memory, or run on Linux or macOS."
+            )
+        self._path = None if path is None else Path(path)
+        self._mutex = threading.Lock()
+        self._cap = cap
+        self._adjacency = adjacency
+        self._unit = None if cap is None else cap.unit
+        self._lines: list[Line] = []
+        self._looks: list[Look] = []
+        self._end = 0  # bytes of the file that are known, intact lines
+        self._last = b""  # the bytes of the last of them, to notice a file that was replaced
+        self._unterminated = False  # the last of them lacks its newline: killed one byte before the end
+        self._synced = -1  # bytes known to be on the disk and not only in the kernel's memory
+        self._update()
+        if not self._lines and (cap is not None or adjacency is not None):
+            with self._locked(write=True) as file:
+                self._read(file)
+                if not self._lines:
+                    self._append(file, [self._header()])
+
+    def __repr__(self) -> str:
+        where = "in memory" if self._path is None else repr(str(self._path))
+        return f"Ledger({where}, lines={len(self.lines)}, head={self.head[:12]}…)"
+
+    # What may be done
+
+    def charge(self, look: Look) -> bool:
+        """Write a look down, and return when it is on the disk; only then may records be read.
+
+        Steps that the ledger already holds for the same run with the same tag are a replay: they give the
+        same bits again and are free. Only the steps not covered are written, one line for each gap.
+
+        Parameters
+        ----------
+        look
+            What is about to be looked at.
+
+        Returns
+        -------
+        bool
+            True if anything was charged, False for a replay, which writes nothing.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the cap would be exceeded. Nothing is written.
+        LedgerError
+            If the ledger is broken or the look does not belong on it. Nothing is written.
+
+        Privacy
+        -------
+        Public.
+        """
+        with self._locked(write=True) as file:
+            self._read(file)
+            self._belongs(look.mechanism.adjacency, look.unit)
+            self._same_recipe(look)
+            covered = ((old.first, old.stop) for old in self._looks if _alike(old, look))
+            gaps = _gaps(look.first, look.stop, covered)
+            if not gaps:
+                # The line may have been written by a process that was killed before its fsync.
+                self._sync(file)
+                return False
+            new = [replace(look, first=first, stop=stop) for first, stop in gaps]
+            self._within_cap(new, f"a look at {sum(part.steps for part in new)} steps of run {look.run!r}")
+            header = [] if self._lines else [self._header()]
+            self._append(file, header + [{"look": part.to_dict()} for part in new])
+            return True
+
+    def afford(self, mechanism: Mechanism, unit: str, run: str | None = None) -> None:
+        """Check that a whole run fits under the cap, before it begins; nothing is written.
+
+        Parameters
+        ----------
+        mechanism
+            The run's whole recipe.
+        unit
+            Who is protected.
+        run
+            The identifier of a run that is being resumed: its steps on the ledger are not counted a second
+            time.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the cap would be exceeded.
+
+        Privacy
+        -------
+        Public.
+        """
+        self._update()
+        with self._mutex:
+            self._belongs(mechanism.adjacency, unit)
+            done = [look for look in self._looks if look.run == run]
+            kind = done[-1].kind if done else KINDS[0]
+            # An unnamed plan gets a name that no run on the ledger has, so that it is added to none of them.
+            name = run or max((look.run for look in self._looks), default="") + "+"
+            plan = [
+                Look(name, kind, "planned", mechanism, first, stop, "planned", unit, False)
+                for first, stop in _gaps(0, mechanism.steps, ((look.first, look.stop) for look in done))
+            ]
+            if plan:
+                self._same_recipe(plan[0])
+                self._within_cap(plan, f"a run of {sum(part.steps for part in plan)} steps")
+
+    def spent(self, delta: float | None = None) -> float:
+        """Give the ε that all looks together have cost, by a rule valid for runs chosen one after the other.
+
+        The rule is named in ``accounting.COMPOSITION[adjacency]``. The first run counts whole from its first
+        look on, later runs by the steps looked at (see :func:`recipes`).
+
+        Parameters
+        ----------
+        delta
+            The δ at which to state it; the cap's when None. The share ``mechanism.RESERVE`` of it is kept for
+            the numerical slack of the runs.
+
+        Privacy
+        -------
+        Public.
+        """
+        self._update()
+        with self._mutex:
+            if delta is None:
+                if self._cap is None:
+                    raise ValueError(
+                        "The ledger has no cap, so spent() has no δ, and ε means nothing without one; "
+                        "write ledger.spent(delta=1e-5)."
+                    )
+                delta = self._cap.delta
+            return _spent(self._looks, delta, self._adjacency)
+
+    def runs(self) -> dict[str, Run]:
+        """Summarise the ledger run by run.
+
+        Privacy
+        -------
+        Public.
+        """
+        return summarise(self.looks)
+
+    def verify(self) -> None:
+        """Read the whole ledger again and check every line and the chain.
+
+        Raises
+        ------
+        LedgerError
+            Naming the first broken line.
+
+        Privacy
+        -------
+        Public.
+        """
+        known = self.lines
+        if self._path is not None:
+            fresh = Ledger(self._path).lines
+            for old, new in zip(known, fresh, strict=False):
+                if old != new:
+                    raise LedgerError(
+                        f"Line {old.seq + 1} of {self._path} is not the line that was read before. The "
+                        "history was rewritten; restore the file from a backup."
+                    )
+            if len(fresh) < len(known):
+                raise LedgerError(f"{self._path} had {len(known)} lines and has {len(fresh)}. {_RESTORE}")
+        prev = GENESIS
+        for seq, line in enumerate(known):
+            _check(line, seq, prev, "the ledger")
+            prev = line.hash
+
+    # What may be read
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All lines, the header first."""
+        self._update()
+        return tuple(self._lines)
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """All looks, in the order they were charged."""
+        self._update()
+        return tuple(self._looks)
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line, which stands for the whole ledger."""
+        self._update()
+        return self._lines[-1].hash if self._lines else GENESIS
+
+    @property
+    def path(self) -> Path | None:
+        """Where the ledger is kept; None in memory."""
+        return self._path
+
+    @property
+    def cap(self) -> Budget | None:
+        """What all runs together may spend."""
+        self._update()
+        return self._cap
+
+    @property
+    def adjacency(self) -> str | None:
+        """The adjacency of all looks; None before the first."""
+        self._update()
+        return self._adjacency
+
+    @property
+    def unit(self) -> str | None:
+        """Who is protected; None before the first look."""
+        self._update()
+        return self._unit
+
+    # Rules
+
+    def _belongs(self, adjacency: str, unit: str) -> None:
+        for name, has, wants in (
+            ("adjacency", self._adjacency, adjacency),
+            ("unit of privacy", self._unit, unit),
+        ):
+            if has is not None and has != wants:
+                raise LedgerError(
+                    f"The look has {name} {wants!r}, the ledger {has!r}. An ε for one says nothing about "
+                    f"the other, so they cannot be added up; use {has!r} here, or give the run a ledger of "
+                    "its own."
+                )
+
+    def _same_recipe(self, look: Look) -> None:
+        for old in reversed(self._looks):
+            if old.run == look.run:
+                if (old.mechanism, old.kind) != (look.mechanism, look.kind):
+                    raise LedgerError(
+                        f"Run {look.run!r} is on the ledger with another recipe: {old.kind} "
+                        f"{old.mechanism.to_dict()}, now {look.kind} {look.mechanism.to_dict()}. A run has "
+                        "one recipe, which its certificate states; resume it unchanged, or start a run "
+                        "with a new identifier."
+                    )
+                return
+
+    def _within_cap(self, new: Sequence[Look], what: str) -> None:
+        cap = self._cap
+        if cap is None:
+            return
+        adjacency = new[0].mechanism.adjacency
+        after = _spent([*self._looks, *new], cap.delta, adjacency)
+        if after <= cap.epsilon:
+            return
+        before = _spent(self._looks, cap.delta, adjacency)
+        raise BudgetExceeded(
+            f"The ledger's cap is ε = {cap.epsilon:g} at δ = {cap.delta:g} for each {cap.unit}, and ε = "
+            f"{before:.4g} is spent; {what} would cost {after - before:.4g} more and make it {after:.4g}. "
+            "Nothing was charged. Take fewer steps or more noise, try ideas with rehearse (free), or ask "
+            "whoever set the cap for a new ledger with a larger one."
+        )
+
+    # The file
+
+    def _header(self) -> dict[str, Any]:
+        header: dict[str, Any] = {"format": FORMAT}
+        if self._adjacency is not None:
+            header["adjacency"] = self._adjacency
+        if self._cap is not None:
+            header["cap"] = self._cap.to_dict()
+        return {"header": header}
+
+    @contextlib.contextmanager
+    def _locked(self, write: bool) -> Iterator[int | None]:
+        """Hold the ledger against other threads and processes; gives the open file, None if there is none."""
+        with self._mutex:
+            if self._path is None:
+                yield None
+                return
+            flags = os.O_RDONLY
+            if write:
+                # A file that vanished under a ledger in use must not come back empty.
+                flags = os.O_RDWR if self._lines else os.O_RDWR | os.O_CREAT
+            try:
+                file = os.open(self._path, flags, 0o644)
+            except FileNotFoundError:
+                if self._lines:
+                    raise LedgerError(
+                        f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}"
+                    ) from None
+                if write:
+                    raise LedgerError(
+                        f"The folder of the ledger {self._path} does not exist, so no look can be written "
+                        "down. Create it first."
+                    ) from None
+                yield None
+                return
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
+                yield file
+            finally:
+                os.close(file)  # which gives the lock back
+
+    def _update(self) -> None:
+        if self._path is not None:
+            with self._locked(write=False) as file:
+                self._read(file)
+
+    def _read(self, file: int | None) -> None:
+        """Take in the lines that were appended since the last time, by this or another process."""
+        if file is None:
+            return
+        size = os.fstat(file).st_size
+        if size < self._end or _pread(file, self._end - len(self._last), len(self._last)) != self._last:
+            raise LedgerError(
+                f"{self._path} no longer holds its line {len(self._lines)}: it was shortened or replaced. "
+                f"{_RESTORE}"
+            )
+        data = _pread(file, self._end, size - self._end)
+        if not data:
+            return
+        end, unterminated = self._end, self._unterminated
+        if unterminated and data[:1] == b"\n":
+            data, end, unterminated = data[1:], end + 1, False
+        *whole, tail = data.split(b"\n")
+        seq = len(self._lines)
+        prev = self._lines[-1].hash if self._lines else GENESIS
+        new: list[Line] = []
+        last = self._last
+        for raw in whole:
+            line = _parse(raw, seq + len(new), prev, str(self._path))
+            new.append(line)
+            prev, last, end = line.hash, raw + b"\n", end + len(raw) + 1
+        if tail and _is_torn(tail):
+            if not (_OPENING.startswith(tail[: len(_OPENING)]) or not tail.strip(b"\0")):
+                raise LedgerError(
+                    f"Line {seq + len(new) + 1} of {self._path} is not a ledger's line. Nothing can be "
+                    "charged to a file that is something else; give the path of a ledger, or of a file "
+                    "that does not exist yet."
+                )
+        elif tail:
+            # All of the line but its newline: count it. It may be an editor's doing, not a killed process's.
+            line = _parse(tail, seq + len(new), prev, str(self._path))
+            new.append(line)
+            last, end, unterminated = tail, end + len(tail), True
+        self._take(new)
+        self._last, self._end, self._unterminated = last, end, unterminated
+
+    def _take(self, new: Sequence[Line]) -> None:
+        """Add lines, all or none of them."""
+        cap, adjacency, unit = self._cap, self._adjacency, self._unit
+        looks = []
+        for line in new:
+            if line.seq == 0:
+                header = line.body["header"]
+                stored = Budget.from_dict(header["cap"]) if "cap" in header else None
+                if cap is not None and stored != cap:
+                    has = "no cap" if stored is None else f"the cap {stored}"
+                    raise LedgerError(
+                        f"The ledger {self._path} has {has}, and {cap} was given. A cap binds everyone who "
+                        "opens the ledger; open it without cap=, or start a new ledger."
+                    )
+                cap = stored
+                unit = None if cap is None else cap.unit
+                if adjacency is not None and header.get("adjacency", adjacency) != adjacency:
+                    raise LedgerError(
+                        f"The ledger {self._path} has adjacency {header['adjacency']!r}, and {adjacency!r} "
+                        "was given. It holds one only; open it without adjacency=, or start a new ledger."
+                    )
+                adjacency = header.get("adjacency", adjacency)
+                continue
+            look = line.look
+            assert look is not None  # _check has seen to it
+            adjacency, unit = adjacency or look.mechanism.adjacency, unit or look.unit
+            if (look.mechanism.adjacency, look.unit) != (adjacency, unit):
+                raise LedgerError(
+                    f"Line {line.seq + 1} of {self._path} has adjacency {look.mechanism.adjacency!r} and "
+                    f"unit {look.unit!r}, the ledger {adjacency!r} and {unit!r}. It holds one of each; open "
+                    "it without adjacency=, or restore the file from a backup."
+                )
+            looks.append(look)
+        self._cap, self._adjacency, self._unit = cap, adjacency, unit
+        self._lines.extend(new)
+        self._looks.extend(looks)
+
+    def _append(self, file: int | None, bodies: Sequence[dict[str, Any]]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        prev = self._lines[-1].hash if self._lines else GENESIS
+        new: list[Line] = []
+        for body in bodies:
+            # Through the written form, so that a ledger in memory and one in a file hold the same.
+            line = Line.seal(len(self._lines) + len(new), now, json.loads(canonical(body)), prev)
+            _check(line, line.seq, prev, "the ledger")
+            new.append(line)
+            prev = line.hash
+        if file is None:
+            self._take(new)
+            return
+        raw = [canonical(line.to_dict()) + b"\n" for line in new]
+        data = (b"\n" if self._unterminated else b"") + b"".join(raw)
+        try:
+            os.ftruncate(file, self._end)  # a torn line of a killed process was no look
+            done = 0
+            while done < len(data):
+                done += os.pwrite(file, data[done:], self._end + done)
+            self._sync(file, self._end + len(data))
+        except BaseException as error:
+            # No look will follow, so no line may stay; if this fails too the line stays and was paid for
+            # nothing.
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, self._end)
+            if isinstance(error, OSError):
+                raise LedgerError(
+                    f"The look could not be written to {self._path} ({error}). Records are read only after "
+                    "their look is on the disk; free some space, or choose another path."
+                ) from error
+            raise
+        self._take(new)
+        self._end += len(data)
+        self._last, self._unterminated = raw[-1], False
+
+    def _sync(self, file: int | None, end: int | None = None) -> None:
+        """Make sure that every line up to ``end`` survives a power failure."""
+        end = self._end if end is None else end
+        if file is None or self._synced >= end:
+            return
+        os.fsync(file)
+        if self._synced < 0:
+            # Whoever created the file may have been killed before its name was safe.
+            assert self._path is not None
+            _sync_folder(self._path.parent)
+        self._synced = end
+
+
+_RESTORE = "Looks may be missing, so nothing can be charged; restore the file from a backup."
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _pread(file: int, offset: int, size: int) -> bytes:
+    parts = []
+    while size > 0:
+        part = os.pread(file, size, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset, size = offset + len(part), size - len(part)
+    return b"".join(parts)
+
+
+def _is_torn(tail: bytes) -> bool:
+    # No proper prefix of a JSON object is JSON: what parses was written to its end, and must then be right.
+    try:
+        json.loads(tail)
+    except ValueError:
+        return True
+    return False
+
+
+def _parse(raw: bytes, seq: int, prev: str, where: str) -> Line:
+    try:
+        content = json.loads(raw)
+        # Only the written form itself: a digit too many in a number could otherwise change unseen.
+        if canonical(content) != raw:
+            raise ValueError("not in the form that tacit writes")
+        line = Line.from_dict(content)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LedgerError(f"Line {seq + 1} of {where} cannot be read ({error}). {_RESTORE}") from error
+    _check(line, seq, prev, where)
+    return line
+
+
+def _check(line: Line, seq: int, prev: str, where: str) -> None:
+    """Raise unless the line is whole, in its place, and says what a line may say."""
+    problem = None
+    if not isinstance(line.body, dict) or list(line.body) != ["header" if seq == 0 else "look"]:
+        problem = "should be the header" if seq == 0 else "should be a look"
+    elif line.seq != seq or isinstance(line.seq, bool):
+        problem = f"has the number {line.seq}, not {seq}"
+    elif line.prev != prev:
+        problem = "does not follow from the line before it"
+    elif not line.intact:
+        problem = "was changed: its hash does not belong to it"
+    else:
+        try:
+            if seq == 0:
+                if line.body["header"]["format"] != FORMAT:
+                    problem = (
+                        f"has the format {line.body['header']['format']!r}, and this version reads {FORMAT!r}"
+                    )
+                elif "cap" in line.body["header"]:
+                    Budget.from_dict(line.body["header"]["cap"])
+            else:
+                Look.from_dict(line.body["look"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            problem = f"does not make sense ({error})"
+    if problem is not None:
+        raise LedgerError(f"Line {seq + 1} of {where} {problem}. {_RESTORE}")
+
+
+def _alike(one: Look, two: Look) -> bool:
+    """Tell whether two looks are equal in everything but the steps.
+
+    The run and the tag alone should do; asking for more can only charge more.
+    """
+    names = ("run", "tag", "kind", "method", "mechanism", "unit", "simulation")
+    return all(getattr(one, name) == getattr(two, name) for name in names)
+
+
+def _gaps(first: int, stop: int, covered: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Give the parts of [first, stop) that no covered interval holds."""
+    gaps = []
+    at = first
+    for low, high in sorted(covered):
+        if low >= stop:
+            break
+        if low > at:
+            gaps.append((at, low))
+        at = max(at, high)
+    if at < stop:
+        gaps.append((at, stop))
+    return gaps
+
+
+def _spent(looks: Iterable[Look], delta: float, adjacency: str | None) -> float:
+    runs = [(rate, noise, steps) for _, rate, noise, steps in recipes(looks)]
+    if not runs:
+        return 0.0
+    assert adjacency is not None  # set by the first look
+    # The rest of δ pays for the runs' inexact sampling, as in calibrate.
+    return float(accounting.spent(runs, delta * (1 - RESERVE), adjacency))

@@ -1,0 +1,345 @@
+"""The public recipe of a private computation, and the budget it has to fit.
+
+Everything here may be published: none of it is computed from records.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy.typing as npt
+
+from tacit import accounting
+
+RESERVE = 2.0**-20
+"""The share of a budget's δ that `calibrate` leaves unused.
+
+The wall's samplers are not the ideal distributions but so close that the difference, once computed, is added
+to δ. This share is what it is paid from, so that a calibrated recipe with its numerical slack still fits the
+budget.
+"""
+
+
+@dataclass(frozen=True, kw_only=False)
+class Budget:
+    """What may be spent on one unit of privacy: ε and δ.
+
+    Parameters
+    ----------
+    epsilon
+        Bound on the log odds that anyone can gain about one unit; finite, above 0.
+    delta
+        Probability with which that may fail; in (0, 1), far below one over the number of records.
+    unit
+        Who is protected: what one record stands for, e.g. "patient".
+
+    Privacy
+    -------
+    Public.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str = "record"
+
+    def __post_init__(self) -> None:
+        epsilon = accounting.as_float("Budget", "epsilon", self.epsilon)
+        if not (math.isfinite(epsilon) and epsilon > 0):
+            raise ValueError(
+                f"Budget(epsilon={epsilon}): epsilon must be a finite number above 0, because it bounds what "
+                f"can be learned about one {self.unit}; write e.g. Budget(epsilon=1.0, delta=1e-6)."
+            )
+        delta = accounting.check_delta("Budget", self.delta)
+        if not isinstance(self.unit, str) or not self.unit.strip():
+            raise (ValueError if isinstance(self.unit, str) else TypeError)(
+                f"Budget(unit={self.unit!r}): unit must be a word for who is protected, because the "
+                "certificate names it; write e.g. unit='patient'."
+            )
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the budget as plain values for JSON.
+
+        Privacy
+        -------
+        Public.
+        """
+        return {"epsilon": self.epsilon, "delta": self.delta, "unit": self.unit}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Budget:
+        """Return the budget that `to_dict` described; unknown and missing fields are refused.
+
+        Privacy
+        -------
+        Public.
+        """
+        return cls(**_fields_of(cls, values))
+
+    def to_json(self) -> str:
+        """Return the budget as JSON, every float to the last bit.
+
+        Privacy
+        -------
+        Public.
+        """
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Budget:
+        """Return the budget that `to_json` wrote.
+
+        Privacy
+        -------
+        Public.
+        """
+        return cls.from_dict(_parsed("Budget", text))
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The public recipe: how records are sampled, clipped and hidden in noise, and how often.
+
+    Parameters
+    ----------
+    rate
+        Probability with which a record enters a step's subset, in (0, 1].
+    clip
+        Bound on the norm of one record's contribution.
+    noise_multiplier
+        Noise standard deviation divided by the clip.
+    steps
+        Number of releases.
+    adjacency
+        "add-remove" (a neighbour has one record more or less) or "replace-one".
+    weights
+        Optional public weight for each leaf of a contribution, applied before the clip.
+
+    Privacy
+    -------
+    Public.
+    """
+
+    rate: float
+    clip: float
+    noise_multiplier: float
+    steps: int
+    adjacency: str = "add-remove"
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "rate", accounting.check_rate("Mechanism", self.rate))
+        put(self, "clip", _clip("Mechanism", self.clip))
+        put(self, "noise_multiplier", accounting.check_noise("Mechanism", self.noise_multiplier))
+        put(self, "steps", _steps("Mechanism", self.steps))
+        put(self, "adjacency", accounting.check_adjacency("Mechanism", self.adjacency))
+        put(self, "weights", _weights("Mechanism", self.weights))
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation of the noise in each coordinate: noise_multiplier times clip."""
+        return self.noise_multiplier * self.clip
+
+    def cost(self, delta: float) -> float:
+        """Return the certified ε of the whole recipe at δ: an upper bound, never an approximation.
+
+        Privacy
+        -------
+        Public.
+        """
+        return accounting.epsilon(self.rate, self.noise_multiplier, self.steps, delta, self.adjacency)
+
+    def advantage(self) -> float:
+        """Return the best attacker's true-positive rate minus false-positive rate, at most.
+
+        Privacy
+        -------
+        Public.
+        """
+        return accounting.advantage(self.rate, self.noise_multiplier, self.steps, self.adjacency)
+
+    def true_positive_rate(self, fpr: npt.ArrayLike) -> Any:
+        """Return the best attacker's true-positive rate at given false-positive rates, at most.
+
+        Privacy
+        -------
+        Public.
+        """
+        return accounting.true_positive_rate(
+            fpr, self.rate, self.noise_multiplier, self.steps, self.adjacency
+        )
+
+    def event(self) -> Any:
+        """Return the recipe as a dp-accounting DpEvent, for other accountants.
+
+        The event says nothing of adjacency: pass REPLACE_ONE to the accountant if the recipe says "replace-
+        one", and then use its PLD accountant, because its RDP accountant ignores the doubled sensitivity.
+
+        Privacy
+        -------
+        Public.
+        """
+        import dp_accounting
+
+        step = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        if self.rate < 1:
+            step = dp_accounting.PoissonSampledDpEvent(self.rate, step)
+        return dp_accounting.SelfComposedDpEvent(step, self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as plain values for JSON.
+
+        Privacy
+        -------
+        Public.
+        """
+        return {
+            "rate": self.rate,
+            "clip": self.clip,
+            "noise_multiplier": self.noise_multiplier,
+            "steps": self.steps,
+            "adjacency": self.adjacency,
+            "weights": None if self.weights is None else list(self.weights),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Mechanism:
+        """Return the recipe that `to_dict` described; unknown and missing fields are refused.
+
+        Privacy
+        -------
+        Public.
+        """
+        return cls(**_fields_of(cls, values))
+
+    def to_json(self) -> str:
+        """Return the recipe as JSON, every float to the last bit.
+
+        Privacy
+        -------
+        Public.
+        """
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Mechanism:
+        """Return the recipe that `to_json` wrote.
+
+        Privacy
+        -------
+        Public.
+        """
+        return cls.from_dict(_parsed("Mechanism", text))
+
+
+def calibrate(
+    budget: Budget,
+    *,
+    rate: float,
+    steps: int,
+    clip: float,
+    adjacency: str = "add-remove",
+    weights: tuple[float, ...] | None = None,
+) -> Mechanism:
+    """Return the recipe with the least noise whose certified cost fits the budget.
+
+    The noise is calibrated at ``budget.delta * (1 - RESERVE)`` and rounded to the safe side; the rest of δ is
+    kept for the numerical slack of the wall's samplers.
+
+    Parameters
+    ----------
+    budget
+        The ε and δ that may be spent.
+    rate, steps, clip, adjacency, weights
+        The rest of the recipe, as in `Mechanism`.
+
+    Returns
+    -------
+    Mechanism
+        With ``mechanism.cost(budget.delta) <= budget.epsilon``.
+
+    Privacy
+    -------
+    Public.
+    """
+    if not isinstance(budget, Budget):
+        raise TypeError(
+            f"calibrate(budget={budget!r}): the budget must be a Budget, because ε means nothing without δ "
+            "and a unit; write calibrate(Budget(epsilon=1.0, delta=1e-6), ...)."
+        )
+    rate = accounting.check_rate("calibrate", rate)
+    steps = _steps("calibrate", steps)
+    clip = _clip("calibrate", clip)
+    adjacency = accounting.check_adjacency("calibrate", adjacency)
+    noise = accounting.noise_multiplier(budget.epsilon, budget.delta * (1 - RESERVE), rate, steps, adjacency)
+    return Mechanism(rate, clip, noise, steps, adjacency, weights)
+
+
+def _clip(where: str, value: Any) -> float:
+    clip = accounting.as_float(where, "clip", value)
+    if not (math.isfinite(clip) and clip > 0):
+        raise ValueError(
+            f"{where}(clip={clip}): clip must be a finite number above 0, because the noise hides "
+            "contributions of at most this norm; write e.g. clip=1.0."
+        )
+    return clip
+
+
+def _steps(where: str, value: Any) -> int:
+    steps = accounting.as_int(where, "steps", value)
+    if steps < 1:
+        raise ValueError(
+            f"{where}(steps={steps}): steps must be at least 1, because a recipe releases something; write "
+            "e.g. steps=1000."
+        )
+    return steps
+
+
+def _weights(where: str, value: Any) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise TypeError(
+            f"{where}(weights={value!r}): weights must be a tuple of numbers, one for each leaf of a "
+            "contribution; write e.g. weights=(1.0, 0.1)."
+        )
+    weights = tuple(accounting.as_float(where, "weights", weight) for weight in value)
+    if not weights or not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ValueError(
+            f"{where}(weights={weights}): weights must be finite numbers above 0, one for each leaf of a "
+            "contribution, because they are divided out again after the release; write e.g. weights=(1.0, "
+            "0.1)."
+        )
+    return weights
+
+
+def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(kind)}
+    unknown, missing = sorted(set(values) - known), sorted(known - set(values))
+    if unknown or missing:
+        raise ValueError(
+            f"{kind.__name__}.from_dict: unknown fields {unknown}, missing fields {missing}. A field that is "
+            f"not understood could change what is promised; write exactly {sorted(known)}."
+        )
+    return dict(values)
+
+
+def _parsed(name: str, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{name}.from_json: this is not JSON ({error}); write what to_json returned."
+        ) from error
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"{name}.from_json: a JSON object is needed, not {type(values).__name__}; write what to_json "
+            "returned."
+        )
+    return values

@@ -1,0 +1,132 @@
+"""The posterior: draws that may be published, with their certificate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tacit.certificate import Certificate
+from tacit.types import Array, Key, Method, PyTree
+
+DRAWS = 1000
+
+
+class Posterior:
+    """Draws from a posterior and the certificate of what they reveal.
+
+    Privacy: post-processing. Holds no record, so it may be saved, pickled and published.
+
+    Attributes
+    ----------
+    draws
+        Site name to array, with a leading axis of draws.
+    certificate
+        What was certified; None when the records were public.
+    """
+
+    def __init__(
+        self, draws: dict[str, Array], certificate: Certificate | None, method: Method | None = None
+    ) -> None:
+        self.draws = {name: np.asarray(value) for name, value in draws.items()}
+        self.certificate = certificate
+        self._method = method
+
+    def predict(self, inputs: PyTree, *, key: Key) -> PyTree:
+        """Predict new records: one prediction for each draw, along a leading axis.
+
+        Privacy: post-processing. ``inputs`` are public or your own; give the columns of the records without the observed
+        ones.
+        """
+        if self._method is None or self._method.predict is None:
+            raise ValueError(
+                "This posterior does not know its model. Load it with Posterior.load(path, method=...), "
+                "where the method is the one it was fitted by and can predict."
+            )
+        count = len(next(iter(self.draws.values())))
+        keys = jax.random.split(key, count)
+        predict = self._method.predict
+        return jax.vmap(lambda draw, key: predict(draw, inputs, key))(
+            jax.tree.map(jnp.asarray, self.draws), keys
+        )
+
+    def summary(self) -> dict[str, dict[str, Array]]:
+        """Give mean, standard deviation and the central 90% interval of every site.
+
+        Privacy: post-processing.
+        """
+        return {
+            name: {
+                "mean": value.mean(0),
+                "std": value.std(0),
+                "low": np.quantile(value, 0.05, axis=0),
+                "high": np.quantile(value, 0.95, axis=0),
+            }
+            for name, value in self.draws.items()
+        }
+
+    def __repr__(self) -> str:
+        lines = [f"{'':24}{'mean':>9}{'std':>9}{'5%':>9}{'95%':>9}"]
+        for name, row in self.summary().items():
+            for index in np.ndindex(np.shape(row["mean"])):
+                label = name + (f"[{','.join(map(str, index))}]" if index else "")
+                numbers = "".join(f"{float(row[k][index]):9.3f}" for k in ("mean", "std", "low", "high"))
+                lines.append(f"{label:24}{numbers}")
+        if self.certificate is None:
+            lines.append("public records: no privacy was bought, no certificate")
+        else:
+            promise = f"epsilon {self.certificate.epsilon:.4g}, delta {self.certificate.delta:.3g}"
+            lines.append(("SIMULATION, " if self.certificate.simulation else "") + f"certified: {promise}")
+        return "\n".join(lines)
+
+    def to_arviz(self) -> Any:
+        """Give the draws in ArviZ's format, with the certificate in the attributes and never any observed data.
+
+        Privacy: post-processing.
+        """
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError("ArviZ is not installed; run: pip install 'tacit[arviz]'") from error
+        # netCDF has no slashes or brackets in names; modules make such site names.
+        names = {name: name.replace("/", ".").replace("[", "_").replace("]", "") for name in self.draws}
+        posterior = {names[name]: value[None] for name, value in self.draws.items()}
+        attrs = {} if self.certificate is None else {"certificate": self.certificate.to_json()}
+        if int(arviz.__version__.split(".")[0]) >= 1:
+            return arviz.from_dict({"posterior": posterior}, attrs={"/": attrs})
+        return arviz.from_dict(posterior=posterior, attrs=attrs)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write draws and certificate into one ``.npz`` file, all or nothing.
+
+        Privacy: post-processing.
+        """
+        certificate = "" if self.certificate is None else self.certificate.to_json()
+        arrays = {f"draws/{name}": value for name, value in self.draws.items()}
+        write_npz(Path(path), {**arrays, "certificate": np.asarray(certificate)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], method: Method | None = None) -> Posterior:
+        """Read what ``save`` wrote; with the method it was fitted by, it can predict again.
+
+        Privacy: post-processing.
+        """
+        with np.load(path, allow_pickle=False) as file:
+            draws = {name.removeprefix("draws/"): file[name] for name in file.files if name.startswith("draws/")}
+            text = str(file["certificate"])
+        return cls(draws, Certificate.from_json(text) if text else None, method)
+
+
+def write_npz(path: Path, arrays: dict[str, Any]) -> None:
+    """Write arrays so that a crash leaves either the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as file:
+        np.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)

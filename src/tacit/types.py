@@ -1,0 +1,68 @@
+"""What a method is made of: all that a file in ``tacit.methods`` may import from tacit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+Key = jax.Array
+"""A typed JAX key (``jax.random.key``)."""
+PyTree = Any
+State = Any
+"""A method's public state: a pytree of arrays."""
+Record = Any
+"""One record: a pytree of arrays without the leading axis of records."""
+
+
+class Release(NamedTuple):
+    """What leaves the wall in one step; everything computed from it is post-processing.
+
+    Attributes
+    ----------
+    total
+        The noisy sum of the clipped contributions, shaped like one contribution.
+    noise_std
+        The standard deviation of the noise in every coordinate of ``total``, shaped likewise (one scalar a leaf).
+    rate
+        The public probability with which a record was in the subset.
+    full
+        ``total / rate``: the unbiased estimate of the sum over all records.
+    """
+
+    total: PyTree
+    noise_std: PyTree
+    rate: Array
+    full: PyTree
+
+
+class Method(NamedTuple):
+    """An inference method: four pure functions, and one more where it can predict.
+
+    Attributes
+    ----------
+    init
+        ``init(key) -> state``. Public: sees no record.
+    contribute
+        ``contribute(state, record, key) -> contribution``. Runs inside the wall on ONE record; the key is public and
+        the same for every record of a step, so that a draw made from it is shared.
+    update
+        ``update(state, release, key) -> state``. Public: sees only the noisy sum, and the step's key once more.
+    draw
+        ``draw(state, key) -> dict``. Public: one draw from the posterior.
+    predict
+        ``predict(draw, inputs, key) -> pytree``. Public: one draw's prediction for new inputs, which are records
+        with a leading axis. Optional.
+    """
+
+    init: Callable[[Key], State]
+    contribute: Callable[[State, Record, Key], PyTree]
+    update: Callable[[State, Release, Key], State]
+    draw: Callable[[State, Key], dict[str, Array]]
+    predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
+
+
+MethodFor = Callable[[Record], Method]
+"""A method that must know the shape of a record first: it is given the public placeholder."""

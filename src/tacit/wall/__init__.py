@@ -1,0 +1,302 @@
+"""The wall: the only package that reads records. ``Door.advance`` is the only private operation in tacit.
+
+One step draws a Poisson subset, lets each of its records contribute, clips, sums in integers, adds rounded Gaussian noise,
+and hands the noisy sum to the method. The ledger line is on disk before a record is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib.metadata
+import math
+import os
+import platform
+from collections.abc import Iterator
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float32, Int32
+
+from tacit.ledger import Ledger, Look
+from tacit.mechanism import Mechanism
+from tacit.types import Key, Method, PyTree, Record, Release, State
+from tacit.wall import clip, lattice, random, sample
+from tacit.wall.data import PrivateData
+
+CHUNK_NUMBERS = 1 << 18
+"""Contributions held at once, in numbers: what fits a core's cache."""
+DRAWN_AT_ONCE = 1 << 18
+"""Random words drawn ahead at once."""
+
+
+@final
+class Door:
+    """A method, a recipe and sealed records, compiled into one program that takes private steps.
+
+    Privacy: reads records, in ``advance`` only. Everything is checked and compiled before the first look.
+
+    Parameters
+    ----------
+    method, data, mechanism
+        What to run, on what, by which public recipe.
+    secret
+        Key of the subsets and the noise.
+    key
+        Key of the public randomness.
+    ledger
+        Where looks are charged.
+    run, kind, title
+        How the ledger names the run: its id, "fit" or "ask", and the method in words.
+    simulation
+        Whether the secret key is known to others.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        data: PrivateData,
+        mechanism: Mechanism,
+        *,
+        secret: Key,
+        key: Key,
+        ledger: Ledger,
+        run: str,
+        kind: str,
+        title: str,
+        simulation: bool,
+    ) -> None:
+        state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
+        step = _Step(method, data, mechanism, state)
+        _refuse_captured_records(method, data, state, key, step.shape)
+        lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
+        self._program, self._inputs = lowered.compile(), (secret, key, data._records)
+        self._ledger = ledger
+        self._look = {
+            "run": run,
+            "kind": kind,
+            "method": title,
+            "mechanism": mechanism,
+            "tag": _tag(secret, key, data._records, lowered.as_text()),
+            "unit": data.unit,
+            "simulation": simulation,
+        }
+        self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()
+
+    def advance(self, state: State, first: int, stop: int) -> State:
+        """Take the private steps ``first`` to ``stop - 1``; the ledger line is on disk before a record is read.
+
+        Privacy: reads records. A step that this run has already taken with the same key, data and program gives the
+        same bits again and is free; anything else is charged.
+        """
+        self._ledger.charge(Look(first=first, stop=stop, **self._look))
+        return jax.block_until_ready(self._program(state, first, stop, *self._inputs))
+
+    def slack(self, steps: int, epsilon: float) -> float:
+        """Bound what the samplers' distance from their exact laws adds to delta over the given steps.
+
+        Privacy: public.
+        """
+        return (1 + math.exp(epsilon)) * steps * self.distance
+
+
+class _Step:
+    """The compiled part: sizes fixed by public numbers, and the program over them."""
+
+    def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, state: State) -> None:
+        self.method, self.mechanism, self.count = method, mechanism, data._count
+        self.shape = jax.eval_shape(method.contribute, state, data.placeholder, jax.random.key(0))
+        leaves = jax.tree.leaves(self.shape)
+        self.weights = mechanism.weights or (1.0,) * len(leaves)
+        if len(self.weights) != len(leaves):
+            raise ValueError(
+                f"The mechanism has {len(self.weights)} block weights, but a contribution has {len(leaves)} leaves. "
+                "Give one weight for each leaf, in the order of jax.tree.leaves, or none."
+            )
+        if any(not jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype.kind == "c" for leaf in leaves):
+            raise TypeError("A contribution must be a pytree of real numbers; cast booleans to float first.")
+        self.dimension = sum(leaf.size for leaf in leaves)
+        if not self.dimension:
+            raise ValueError("A contribution is empty: the model has nothing to learn from the records.")
+        self.radius = lattice.radius(mechanism.noise_multiplier)
+        clip.shrink(self.dimension, self.radius)  # refuses what rounding would spoil
+        self.unit = mechanism.clip / self.radius
+        self.chunk = self._chunk(data.size)
+        self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
+        self.together = max(1, min(64, DRAWN_AT_ONCE // (2 * self.dimension + self.room + 1)))
+        self.alike = True
+        self.alike = self._slots_are_alike(data)
+
+    def _chunk(self, size: int | None) -> int:
+        # From public numbers only: a program whose shapes followed the private number of records could round the
+        # contributions of all records differently on neighbouring data.
+        expected = 128 if size is None else self.mechanism.rate * size
+        wanted = math.ceil((expected + 3 * math.sqrt(expected)) / 64) * 64
+        exact = ((1 << 31) - 1) // (self.radius + 1)
+        return max(1, min(wanted, max(64, CHUNK_NUMBERS // self.dimension), exact))
+
+    def segment(
+        self, state: State, first: Int32[Array, ""], stop: Int32[Array, ""], secret: Key, key: Key, records: PyTree
+    ) -> State:
+        """Take the steps first..stop-1; randomness belongs to the step, so the grouping changes no bit."""
+
+        def group(carry: tuple[Array, State]) -> tuple[Array, State]:
+            start, state = carry
+            steps = start + jnp.arange(self.together)
+            noise_keys, subset_keys = (
+                jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(secret, t), use))(steps) for use in (0, 1)
+            )
+            noise = lattice.noise(noise_keys, self.dimension)
+            subsets = self._subsets(subset_keys)
+            keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(steps)
+
+            def one(i: Array, state: State) -> State:
+                total = lattice.add(self._sum(state, records, subsets, i, keys[i]), noise[i])
+                return _arrays(self.method.update(state, self._release(total), keys[i]))
+
+            return start + self.together, jax.lax.fori_loop(0, jnp.minimum(self.together, stop - start), one, state)
+
+        return jax.lax.while_loop(lambda carry: carry[0] < stop, group, (jnp.asarray(first), state))[1]
+
+    def _subsets(self, keys: Key) -> Int32[Array, "..."]:
+        width = math.ceil(self.room / self.chunk) * self.chunk
+        if self.mechanism.rate < 1 and self.count:
+            drawn = sample.subsets(keys, self.count, self.mechanism.rate, self.room)
+            return jnp.pad(drawn, ((0, 0), (0, width - self.room)), constant_values=self.count)
+        everyone = jnp.arange(width, dtype=jnp.int32)
+        return jnp.minimum(everyone, self.count)[None]
+
+    def _sum(
+        self, state: State, records: PyTree, subsets: Int32[Array, "steps width"], i: Array, key: Key
+    ) -> lattice.Sum:
+        """Add up the subset in chunks of one fixed shape; an empty subset is an empty sum."""
+        row = i if subsets.shape[0] > 1 or self.together == 1 else 0
+        included = jnp.sum(subsets[row] < self.count)
+
+        def add_chunk(j: Array, total: lattice.Sum) -> lattice.Sum:
+            positions = jax.lax.dynamic_slice(subsets, (row, j * self.chunk), (1, self.chunk))[0]
+            rows = jax.tree.map(lambda leaf: leaf.at[positions].get(mode="clip"), records)
+            integers = self.integers(state, rows, key)
+            return lattice.add(total, self._exact_sum(integers, positions < self.count))
+
+        chunks = (included + self.chunk - 1) // self.chunk
+        return jax.lax.fori_loop(0, chunks, add_chunk, lattice.zero(self.dimension))
+
+    def _exact_sum(
+        self, integers: Int32[Array, "chunk d"], present: Bool[Array, "chunk"]
+    ) -> Int32[Array, "d"]:
+        return jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)
+
+    def integers(self, state: State, rows: PyTree, key: Key) -> Int32[Array, "chunk d"]:
+        """Give the clipped contributions of a chunk of records as lattice vectors, one a row."""
+
+        def vector(record: Record) -> Float32[Array, "d"]:
+            leaves = jax.tree.leaves(self.method.contribute(state, record, key))
+            flat = [
+                jnp.ravel(leaf).astype(jnp.float32) * weight
+                for leaf, weight in zip(leaves, self.weights, strict=True)
+            ]
+            return jnp.concatenate(flat)
+
+        vectors = jax.vmap(vector)(rows) if self.alike else jax.lax.map(vector, rows)
+        return clip.to_integers(vectors, self.mechanism.clip, self.radius)
+
+    def _release(self, total: lattice.Sum) -> Release:
+        numbers = lattice.to_float(total, self.unit)
+        leaves, structure = jax.tree.flatten(self.shape)
+        ends = np.cumsum([leaf.size for leaf in leaves])
+        parts = [
+            part.reshape(leaf.shape) / jnp.float32(weight)
+            for part, leaf, weight in zip(jnp.split(numbers, ends[:-1]), leaves, self.weights, strict=True)
+        ]
+        std = [jnp.float32(lattice.RHO * self.unit / weight) for weight in self.weights]
+        rate = jnp.float32(self.mechanism.rate)
+        return Release(
+            total=jax.tree.unflatten(structure, parts),
+            noise_std=jax.tree.unflatten(structure, std),
+            rate=rate,
+            full=jax.tree.unflatten(structure, [part / rate for part in parts]),
+        )
+
+    def _slots_are_alike(self, data: PrivateData) -> bool:
+        """Check on made-up records that a contribution does not depend on its place in the chunk.
+
+        Removing a record moves the others to other places. If a place changed the last bits of a contribution, all of
+        them would change; such a method is run one record at a time instead (docs/proofs/clipping.md).
+        """
+        keys = iter(jax.random.split(jax.random.key(0), 1 + len(jax.tree.leaves(data.placeholder))))
+        state = _arrays(self.method.init(next(keys)))
+
+        def made_up(leaf: Array) -> Array:
+            shape, dtype = (self.chunk, *np.shape(leaf)), np.asarray(leaf).dtype
+            if jnp.issubdtype(dtype, jnp.floating):
+                return jax.random.normal(next(keys), shape, dtype)
+            return jax.random.bernoulli(next(keys), shape=shape).astype(dtype)
+
+        rows = jax.tree.map(made_up, data.placeholder)
+        program = jax.jit(self.integers)
+        here = program(state, rows, jax.random.key(1))
+        for turn in (1, self.chunk // 2 + 1):
+            there = program(state, jax.tree.map(lambda leaf: jnp.roll(leaf, turn, 0), rows), jax.random.key(1))
+            if not jnp.array_equal(jnp.roll(here, turn, 0), there):
+                return False
+        return True
+
+
+def versions() -> dict[str, str]:
+    """Name the programs that take part in a step.
+
+    Privacy: public.
+    """
+    packages = ("tacit", "jax", "jaxlib", "numpyro", "numpy", "dp-accounting")
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {**found, "python": platform.python_version(), "device": jax.devices()[0].device_kind}
+
+
+def _tag(secret: Key, key: Key, records: PyTree, program: str) -> str:
+    """Hash what decides the bits of a step, keyed by the secret: equal tags mean a replay shows nothing new."""
+    digest = hmac.new(random.to_bytes(secret), digestmod=hashlib.sha256)
+    surroundings = [program, versions(), os.environ.get("XLA_FLAGS", ""), os.cpu_count(), platform.platform()]
+    digest.update(repr(surroundings).encode())
+    digest.update(np.asarray(jax.random.key_data(key)).tobytes())
+    for leaf in jax.tree.leaves(records):
+        digest.update(repr((leaf.shape, str(leaf.dtype))).encode())
+        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")
+    return digest.hexdigest()
+
+
+def _refuse_captured_records(
+    method: Method, data: PrivateData, state: State, key: Key, contribution: PyTree
+) -> None:
+    """Refuse a method one of whose functions holds an array with as many rows as there are records."""
+    release = Release(contribution, contribution, jnp.float32(1), contribution)
+    traced = {
+        "init": jax.make_jaxpr(method.init)(key),
+        "contribute": jax.make_jaxpr(method.contribute)(state, data.placeholder, key),
+        "update": jax.make_jaxpr(method.update)(state, release, key),
+        "draw": jax.make_jaxpr(method.draw)(state, key),
+    }
+    for name, jaxpr in traced.items():
+        for constant in _constants(jaxpr):
+            if np.ndim(constant) and len(constant) == data._count > 1:
+                raise ValueError(
+                    f"The method's {name} holds an array with as many rows as there are records. A model that captured "
+                    "the data would read it outside the wall; take the records as the model's arguments instead. If "
+                    "the array is public, give it a leading axis of length 1 (array[None]) and index it away inside."
+                )
+
+
+def _constants(jaxpr: Any) -> Iterator[Any]:
+    """Give every array that a traced function holds, those of inner functions included."""
+    yield from getattr(jaxpr, "consts", ())
+    for equation in jaxpr.eqns:
+        yield from (atom.val for atom in equation.invars if hasattr(atom, "val"))
+        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(parameter, "eqns"):
+                yield from _constants(parameter)
+
+
+def _arrays(state: State) -> State:
+    return jax.tree.map(jnp.asarray, state)

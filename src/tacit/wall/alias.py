@@ -1,0 +1,103 @@
+"""Exact draws from a finite distribution: alias tables whose weights are integers that sum to 2**128.
+
+A table of K = 2**m columns splits 128 uniform bits into the column (m bits) and a fraction (128 - m bits). Column c gives
+its own value when the fraction is below its threshold, else the value of its alias. Thresholds are integers, so the law of
+a draw is exactly the integer weights over 2**128, and its distance from the wanted law is what rounding the weights cost.
+
+The first 32-bit word settles the comparison unless the fraction's leading bits equal the threshold's, which happens once
+in 2**(32 - m) draws; only then are the other 96 bits drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int32, UInt32
+
+from tacit.types import Key
+
+BITS = 128
+
+
+class Table(NamedTuple):
+    """An alias table; ``packed`` holds the alias column in its leading m bits, the threshold's leading bits below."""
+
+    packed: UInt32[Array, "K"]
+    rest: UInt32[Array, "K 3"]
+
+
+def integer_weights(masses: Sequence[int]) -> list[int]:
+    """Round masses (any common unit) to integers that sum to 2**128; the remainder goes to the heaviest.
+
+    Each of the K weights is rounded down by less than one unit, so the rounded law is within K / 2**128 in total
+    variation of the masses' law.
+    """
+    total = sum(masses)
+    weights = [(mass << BITS) // total for mass in masses]
+    weights[weights.index(max(weights))] += (1 << BITS) - sum(weights)
+    return weights
+
+
+def thresholds(weights: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Give the threshold and the alias of every column, in exact integers (Walker's method, Vose's order)."""
+    columns = len(weights)
+    capacity = (1 << BITS) // columns
+    if sum(weights) != 1 << BITS or capacity * columns != 1 << BITS:
+        raise ValueError("An alias table needs a power of two of columns and weights that sum to 2**128.")
+    left = list(weights)
+    # A column that keeps all of its mass points at itself with threshold 0, which fits the bits that are left.
+    threshold, alias = [0] * columns, list(range(columns))
+    small = [i for i in range(columns) if left[i] < capacity]
+    large = [i for i in range(columns) if left[i] > capacity]
+    while small:
+        i, j = small.pop(), large[-1]
+        threshold[i], alias[i] = left[i], j
+        left[j] -= capacity - left[i]
+        if left[j] <= capacity:
+            large.pop()
+            if left[j] < capacity:
+                small.append(j)
+    return threshold, alias
+
+
+def build(masses: Sequence[int]) -> Table:
+    """Make the alias table of the given masses; there must be a power of two of them, at most 2**16."""
+    threshold, alias = thresholds(integer_weights(masses))
+    index_bits = len(masses).bit_length() - 1
+    packed = [
+        (a << (32 - index_bits)) | (t >> 96) if index_bits else t >> 96
+        for a, t in zip(alias, threshold, strict=True)
+    ]
+    rest = [[(t >> shift) & 0xFFFFFFFF for shift in (64, 32, 0)] for t in threshold]
+    # NumPy, not JAX: a table may be first asked for while a function is being traced.
+    return Table(np.asarray(packed, np.uint32), np.asarray(rest, np.uint32))  # type: ignore[arg-type]
+
+
+def draw(table: Table, words: UInt32[Array, "steps n"], keys: Key) -> Int32[Array, "steps n"]:
+    """Give one column for each uniform word; ``keys``, one a step, supply more bits where a word does not decide.
+
+    Privacy: depends on no record. The keys must not be those that the words came from.
+    """
+    fraction_bits = 32 - (table.packed.shape[0].bit_length() - 1)
+    low = jnp.uint32((1 << fraction_bits) - 1)
+    column, fraction = words >> fraction_bits, words & low
+    entry = jnp.asarray(table.packed)[column]
+    threshold, alias = entry & low, entry >> fraction_bits
+
+    def decide(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        own, open_ = carry
+        step, i = jnp.divmod(jnp.argmax(open_), words.shape[1])
+        # The bits belong to the step and the place, so drawing steps in other groups gives the same values.
+        more = jax.random.bits(jax.random.fold_in(keys[step], i), (3,), jnp.uint32)
+        rest = jnp.asarray(table.rest)[column[step, i]]
+        below, same = more < rest, more == rest
+        lower = below[0] | (same[0] & (below[1] | (same[1] & below[2])))
+        return own.at[step, i].set(lower), open_.at[step, i].set(False)
+
+    start = (fraction < threshold, fraction == threshold)
+    own, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), decide, start)
+    return jnp.where(own, column, alias).astype(jnp.int32)

@@ -1,0 +1,339 @@
+"""Sealed records: the wall reads them, and nobody else does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Shaped
+
+from tacit.schema import Column, Schema, checked_size
+from tacit.types import PyTree, Record
+
+_INT32 = np.iinfo(np.int32)
+
+
+def _sealed(what: str) -> Callable[..., NoReturn]:
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise TypeError(
+            f"PrivateData is sealed: {what}. Its public facts are shown by print(data); "
+            "a noisy count or mean is bought with tacit.ask(...)."
+        )
+
+    return refuse
+
+
+@final
+class PrivateData:
+    """Records that only the private step can read.
+
+    Privacy: reads records. Errors name columns, never values or counts.
+
+    Parameters
+    ----------
+    records
+        A pytree (dictionary, tuple, named tuple, list) of arrays whose leading axis counts the records, or a
+        table (pandas, Arrow). A list of numbers is an array; a list of arrays is a list of columns, not of
+        records. Everything is copied.
+    schema
+        The public facts. Records are then a dictionary or a table with exactly its columns: numbers are moved
+        inside their bounds, levels become codes, missing values follow each column's rule. Without a schema
+        the shapes and types of the arrays, but not the number of records, are the public facts.
+    size
+        A public number of records, if there is one; it sets defaults only. Taken from the schema if left out.
+    ledger
+        The ledger in which every look is written, or the path of one.
+
+    Attributes
+    ----------
+    schema, size, unit, ledger
+        As declared; ``unit`` is who is protected.
+    placeholder
+        One public stand-in record, without the leading axis.
+    """
+
+    __slots__ = ("__weakref__", "_count", "_records", "ledger", "placeholder", "schema", "size", "unit")
+
+    # For the wall alone. With no records at all one placeholder stands in, so that compiled code has
+    # something to gather from; the count, which is 0 then, keeps it from ever being drawn.
+    _records: PyTree
+    _count: int
+    schema: Schema | None
+    size: int | None
+    unit: str
+    ledger: Any
+    placeholder: Record
+
+    def __init__(
+        self, records: Any, schema: Schema | None = None, *, size: int | None = None, ledger: Any = None
+    ) -> None:
+        if hasattr(self, "_count"):
+            _sealed("the records cannot be replaced")()
+        if not isinstance(schema, Schema | None):
+            raise TypeError(
+                f"The schema is of type {type(schema).__name__}. Write tacit.Schema({{...}}); "
+                "several arrays are given together, as PrivateData((x, y))."
+            )
+        columns = _columns(records)
+        if schema is None:
+            arrays = _without_schema(columns)
+            placeholder = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), arrays)
+        else:
+            arrays = _with_schema(columns, schema)
+            placeholder = jax.tree.map(jnp.asarray, schema.placeholder())
+        count = len(jax.tree.leaves(arrays)[0])
+        if isinstance(ledger, str | os.PathLike):
+            from tacit.ledger import Ledger
+
+            ledger = Ledger(ledger)
+        stored = arrays if count else jax.tree.map(lambda leaf: leaf[None], placeholder)
+        facts = {
+            # JAX may share memory with these arrays: they are copies that nobody else holds.
+            "_records": jax.device_put(stored),
+            "_count": count,
+            "schema": schema,
+            "size": checked_size(size) or (schema.size if schema else None),
+            "unit": schema.unit if schema else "record",
+            "ledger": ledger,
+            "placeholder": placeholder,
+        }
+        for name, fact in facts.items():
+            object.__setattr__(self, name, fact)
+
+    def __repr__(self) -> str:
+        if self.schema is not None:
+            columns = [str(column) for column in self.schema.columns.values()]
+        else:
+            columns = [f"{name} {leaf.dtype} {leaf.shape}" for name, leaf in _named_leaves(self.placeholder)]
+        declared = "" if self.size is None else f" (declared: {self.size})"
+        return (
+            f"PrivateData(columns: {', '.join(columns)}; unit: {self.unit}; "
+            f"number of records: sealed{declared})"
+        )
+
+    def __dir__(self) -> list[str]:
+        # inspect.getmembers and notebook inspectors fetch the value of every name they are told of.
+        return ["ledger", "placeholder", "schema", "size", "unit"]
+
+    __setattr__ = __delattr__ = _sealed("its attributes cannot be changed")
+    __len__ = __bool__ = _sealed("the number of records is private")
+    __getitem__ = __contains__ = _sealed("records cannot be looked up")
+    __iter__ = __reversed__ = _sealed("records cannot be gone through one by one")
+    __array__ = _sealed("it cannot be turned into an array")
+    # Python's default __getstate__ would hand over every slot.
+    __reduce__ = __reduce_ex__ = __getstate__ = _sealed(
+        "it cannot be pickled, since the file would hold the records"
+    )
+    __copy__ = __deepcopy__ = _sealed("it cannot be copied; pass the same object on")
+
+
+def _columns(records: Any) -> Any:
+    """Give a table as a dictionary of its columns; leave other records as they are."""
+    if hasattr(records, "column_names") and hasattr(records, "to_pandas"):  # an Arrow table
+        records = _quietly(records.to_pandas)
+    if isinstance(records, Mapping):
+        return dict(records)
+    if hasattr(records, "columns") and not isinstance(records, tuple):  # a data frame
+        names = [str(name) for name in records.columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"The table has the columns {twice} more than once. Rename or drop the doubles.")
+        return {str(name): records[name] for name in records.columns}
+    return records
+
+
+def _without_schema(records: Any) -> PyTree:
+    leaves = [(name, _plain(name, leaf)) for name, leaf in _named_leaves(records)]
+    if not leaves:
+        raise ValueError("The records hold no arrays. Give arrays whose leading axis counts the records.")
+    _check_lengths(leaves)
+    structure = jax.tree.structure(records, is_leaf=_is_leaf)
+    return jax.tree.unflatten(structure, [leaf for _, leaf in leaves])
+
+
+def _with_schema(columns: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "n ..."]]:
+    if not isinstance(columns, dict):
+        raise TypeError("With a schema the records are a dictionary or a table, with the schema's columns.")
+    lacking = [name for name in schema.columns if name not in columns]
+    if lacking:
+        raise ValueError(
+            f"The schema declares the columns {lacking}, and the records have only {list(columns)}. "
+            "Correct the name, or take the column out of the schema."
+        )
+    extra = [name for name in columns if name not in schema.columns]
+    if extra:
+        raise ValueError(
+            f"The records have the columns {extra}, which the schema does not declare. Leaving them out in "
+            f"silence would hide a misspelt name; declare them, or give records[{list(schema.columns)}] only."
+        )
+    cells = {name: _cells(column, columns[name]) for name, column in schema.columns.items()}
+    _check_lengths(list(cells.items()))
+    encoded = {name: _encode(column, cells[name]) for name, column in schema.columns.items()}
+    # Whether a record is dropped depends on that record alone, so neighbouring data sets stay neighbours.
+    kept = np.logical_and.reduce([keep for _, keep in encoded.values()])
+    return {name: values[kept] for name, (values, _) in encoded.items()}
+
+
+def _plain(name: str, leaf: Any) -> Shaped[np.ndarray, "n ..."]:
+    """Copy one array without a schema to one of the three types that are stored."""
+    values = _array(name, leaf)
+    if values.dtype == np.bool_:
+        return values.copy()
+    if jnp.issubdtype(values.dtype, np.integer):
+        if values.size and (values.min() < _INT32.min or values.max() > _INT32.max):
+            raise ValueError(
+                f"{name!r} has integers that do not fit 32 bits. Rescale them, or give real numbers."
+            )
+        return values.astype(np.int32)
+    if jnp.issubdtype(values.dtype, np.floating):
+        with np.errstate(all="ignore"):
+            values = values.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"{name!r} has missing or infinite values (in 32 bits). Their meaning must be declared; "
+                'give a Schema with a rule such as missing = "drop" for the column, or clean the values.'
+            )
+        return values
+    raise TypeError(
+        f"{name!r} has values of type {_type(values)}; records are real numbers, integers or booleans. "
+        "For text, give a Schema that declares the levels: {levels = [...]}."
+    )
+
+
+def _cells(column: Column, raw: Any) -> Shaped[np.ndarray, "n ..."]:
+    """Give a declared column's values as one array, still as they came."""
+    # A list is taken as objects: NumPy would turn ["a", 1] into text and [True, 2] into integers.
+    values = _array(column.name, raw, object if isinstance(raw, list | tuple) else None)
+    if column.shape and values.dtype == object and values.ndim == 1:  # a table's cells may hold arrays
+        blank = np.full(column.shape, None)
+        values = _array(column.name, [blank if _is_absent(cell) else cell for cell in values], object)
+    if column.shape and values.shape == (0,):
+        values = values.reshape(0, *column.shape)
+    if values.shape[1:] != column.shape:
+        theirs = list(values.shape[1:] or column.shape)
+        raise ValueError(
+            f"Column {column.name!r} is declared with shape {column.shape}, and its values have another. "
+            f"Give values of that shape, or declare theirs: {column.to_toml(shape=theirs)}."
+        )
+    return values
+
+
+def _encode(
+    column: Column, cells: Shaped[np.ndarray, "n ..."]
+) -> tuple[Shaped[np.ndarray, "n ..."], Bool[np.ndarray, " n"]]:
+    """Give a declared column's values as they are stored, and which records the column keeps."""
+    if cells.dtype.kind in "cmM":
+        raise TypeError(
+            f"Column {column.name!r} has values of type {_type(cells)}. Give real numbers (for a date, the "
+            "days since a public one), or text for the levels of a category."
+        )
+    values = _codes(column, cells) if column.levels is not None else _numbers(column, cells)
+    absent = np.isnan(values)
+    filler: Any = column.missing
+    if column.missing in ("refuse", "drop"):
+        filler = column.placeholder().flat[0]
+    elif column.levels is not None:
+        filler = column.levels.index(filler)
+    if column.missing == "refuse" and absent.any():
+        raise ValueError(
+            f"Column {column.name!r} has missing values, and its rule is to refuse them. "
+            f"Write {column.to_toml(missing='drop')} in the schema, or the value to put in their place."
+        )
+    stored = np.where(absent, filler, values).astype(column.dtype)
+    lost = absent.any(axis=tuple(range(1, absent.ndim)))
+    return stored, ~lost if column.missing == "drop" else np.ones(len(cells), bool)
+
+
+def _numbers(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "n ..."]:
+    """Give numbers of the declared kind inside the declared bounds, NaN where one is missing."""
+    numeric = any(jnp.issubdtype(cells.dtype, kind) for kind in (np.bool_, np.integer, np.floating))
+    flat = cells if numeric else [np.nan if _is_absent(cell) else cell for cell in cells.reshape(-1).tolist()]
+    # Large float32 arrays stay as they are; integers need float64, in which every int32 bound is exact.
+    exact = np.float32 if cells.dtype == np.float32 and column.kind == "real" else np.float64
+    values = _quietly(lambda: np.asarray(flat, exact))
+    if values is None or values.size != cells.size:
+        raise TypeError(
+            f"Column {column.name!r} is declared as a number and has values that are not. "
+            "Convert them, or declare a category: {levels = [...]}."
+        )
+    values = np.rint(values) if column.kind == "integer" else values
+    clamped: np.ndarray = np.clip(values, column.low, column.high).reshape(cells.shape)
+    return clamped
+
+
+def _codes(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "n ..."]:
+    """Give the codes of the declared levels, NaN where one is missing."""
+    codes = {level: float(code) for code, level in enumerate(column.levels or ())}
+    flat = cells.reshape(-1).tolist()
+    found = _quietly(lambda: [codes[v] if v in codes else np.nan if _is_absent(v) else None for v in flat])
+    if found is None or None in found:
+        raise ValueError(
+            f"Column {column.name!r} has a value that is none of its {len(codes)} declared levels (it is "
+            'private and not shown; 1 and "1" are different levels). Correct the records, or add the level: '
+            f"{column.to_toml()}."
+        )
+    return np.asarray(found, np.float64).reshape(cells.shape)
+
+
+def _array(name: str, raw: Any, dtype: Any = None) -> Shaped[np.ndarray, "n ..."]:
+    def read() -> Any:
+        if isinstance(raw, np.ma.MaskedArray) and np.ma.is_masked(raw):
+            # Masked values are missing; np.asarray would bring back what the mask hides.
+            return np.where(np.ma.getmaskarray(raw), np.asarray(None), raw.data)
+        return np.asarray(raw, dtype)
+
+    values = _quietly(read)
+    if values is None or values.ndim == 0:
+        raise TypeError(
+            f"{name!r} is not an array with a leading axis of records. Give one array, list or table column "
+            "for each variable, with one entry per record."
+        )
+    return values  # type: ignore[no-any-return]
+
+
+def _type(values: Shaped[np.ndarray, "..."]) -> str:
+    # Not the dtype itself: that of text tells the length of the longest value.
+    return values.dtype.type.__name__
+
+
+def _check_lengths(leaves: list[tuple[str, Shaped[np.ndarray, "..."]]]) -> None:
+    (first, leaf), *others = leaves
+    odd = [name for name, other in others if len(other) != len(leaf)]
+    if odd:
+        raise ValueError(
+            f"Records of unequal length: {odd} and {first!r} differ in their leading axis, so it is unclear "
+            "which values belong to one record. Give every array one entry per record."
+        )
+
+
+def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_leaf)
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator=".") or "records", leaf) for path, leaf in leaves
+    ]
+
+
+def _is_leaf(node: Any) -> bool:
+    """Say whether a node is an array in the form of (nested) lists of numbers, or an absent one."""
+    scalars = isinstance(node, list) and all(np.isscalar(entry) or _is_leaf(entry) for entry in node)
+    return node is None or scalars
+
+
+def _is_absent(value: Any) -> bool:
+    """Say whether a value is missing: None, NaN, blank text, or pandas' NA or NaT."""
+    if isinstance(value, float | np.floating | str):
+        return not value.strip() if isinstance(value, str) else bool(np.isnan(value))
+    # By name, since pandas need not be installed.
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _quietly(function: Callable[[], Any]) -> Any:
+    """Call a conversion, or give None: its error may quote a record, also as the context of a later error."""
+    try:
+        return function()
+    except Exception:
+        return None

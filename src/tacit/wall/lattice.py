@@ -1,0 +1,127 @@
+"""The lattice: exact integer sums, and Gaussian noise rounded to the same integers.
+
+A contribution of norm at most C becomes an integer vector of norm at most M, in units of C / M. Noise is floor(Z + 1/2)
+with Z ~ N(0, RHO**2). Rounding commutes with adding an integer, so the noisy sum is the rounded output of the ideal
+Gaussian mechanism with multiplier RHO / M, and every theorem about that mechanism holds (docs/proofs/lattice.md).
+
+The rounded Gaussian is drawn as 256 X1 + X2, X1 a discrete Gaussian and X2 a rounded Gaussian of parameter 512 each, from
+alias tables computed in integers. ``NOISE_DISTANCE`` bounds the distance from the wanted law.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Int32
+
+from tacit.types import Key
+from tacit.wall import alias
+
+STRIDE = 256
+SPREAD = 512
+HALF = 8192
+"""Table values run from -HALF to HALF - 1, sixteen standard deviations either way."""
+RHO_SQUARED = SPREAD**2 * (STRIDE**2 + 1)
+RHO = math.sqrt(RHO_SQUARED)
+NOISE_DISTANCE = 2.0**-111
+"""Total variation between one drawn noise value and floor(Z + 1/2), Z ~ N(0, RHO**2) (docs/proofs/lattice.md)."""
+LIMB = 16
+"""A sum is kept as high * 2**16 + low in two int32, exact to 2**47."""
+LARGEST_RADIUS = 1 << 22
+"""Above it float32 could no longer hold the rounded values of a contribution exactly."""
+_PRECISION = 256
+
+
+class Sum(NamedTuple):
+    """An exact integer vector ``high * 2**16 + low`` with 0 <= low < 2**16."""
+
+    high: Int32[Array, "d"]
+    low: Int32[Array, "d"]
+
+
+def radius(noise_multiplier: float) -> int:
+    """Give M, the largest integer norm for which RHO / M is at least the noise multiplier.
+
+    Privacy: public. Rounded to the safe side, in exact arithmetic.
+    """
+    sigma = Fraction(noise_multiplier)
+    largest = math.isqrt(math.floor(Fraction(RHO_SQUARED) / sigma**2))
+    if not 1 <= largest <= LARGEST_RADIUS:
+        raise ValueError(
+            f"A noise multiplier of {noise_multiplier:g} is outside the lattice's range "
+            f"({RHO / LARGEST_RADIUS:.2g} to {RHO:.6g}). Ask for another epsilon, rate or number of steps."
+        )
+    return largest
+
+
+def zero(dimension: int) -> Sum:
+    """Give the empty sum."""
+    return Sum(jnp.zeros(dimension, jnp.int32), jnp.zeros(dimension, jnp.int32))
+
+
+def add(total: Sum, values: Int32[Array, "d"]) -> Sum:
+    """Add int32 values to a sum, exactly."""
+    low = total.low + (values & ((1 << LIMB) - 1))
+    return Sum(total.high + (values >> LIMB) + (low >> LIMB), low & ((1 << LIMB) - 1))
+
+
+def to_float(total: Sum, unit: float) -> Float32[Array, "d"]:
+    """Turn a noisy sum into numbers: post-processing, so its rounding is harmless."""
+    return (total.high.astype(jnp.float32) * (1 << LIMB) + total.low.astype(jnp.float32)) * jnp.float32(unit)
+
+
+def noise(keys: Key, dimension: int) -> Int32[Array, "steps d"]:
+    """Draw a rounded Gaussian of standard deviation RHO for every coordinate of every step, one key a step.
+
+    Privacy: depends on no record; the keys are secret.
+    """
+    coarse, fine = tables()
+    word_keys, coarse_keys, fine_keys = (jax.vmap(lambda k: jax.random.fold_in(k, i))(keys) for i in range(3))
+    words = jax.vmap(lambda k: jax.random.bits(k, (2, dimension), jnp.uint32))(word_keys)
+    drawn = STRIDE * alias.draw(coarse, words[:, 0], coarse_keys) + alias.draw(fine, words[:, 1], fine_keys)
+    return drawn - (STRIDE + 1) * HALF
+
+
+@functools.cache
+def tables() -> tuple[alias.Table, alias.Table]:
+    """Build the tables of X1 (discrete Gaussian) and X2 (rounded Gaussian), both of parameter SPREAD."""
+    heights = gaussian_heights()
+    cells = [height * cell(k) >> _PRECISION for k, height in enumerate(heights)]
+    return alias.build(_both_sides(heights)), alias.build(_both_sides(cells))
+
+
+def gaussian_heights() -> list[int]:
+    """Give exp(-k**2 / (2 SPREAD**2)) for k = 0..HALF, in units of 2**-256."""
+    one = 1 << _PRECISION
+    # exp(-1/(2 s**2)) by its series; then each ratio of neighbours is the last one times its square.
+    ratio, term, n = one, one, 0
+    while term:
+        n += 1
+        term //= 2 * SPREAD**2 * n
+        ratio += -term if n % 2 else term
+    square = ratio * ratio >> _PRECISION
+    heights = [one]
+    for _ in range(HALF):
+        heights.append(heights[-1] * ratio >> _PRECISION)
+        ratio = ratio * square >> _PRECISION
+    return heights
+
+
+def cell(k: int) -> int:
+    """Give the integral over |x| <= 1/2 of exp(-(k x + x**2 / 2) / SPREAD**2), in units of 2**-256."""
+    # The integrand f obeys SPREAD**2 f' = -(k + x) f, a recurrence for its power series; odd powers integrate to 0.
+    before, now, total = 0, 1 << _PRECISION, 0
+    for power in range(40):
+        if power % 2 == 0:
+            total += now // ((power + 1) << power)
+        before, now = now, -(k * now + before) // (SPREAD**2 * (power + 1))
+    return total
+
+
+def _both_sides(masses: list[int]) -> list[int]:
+    return [masses[abs(k)] for k in range(-HALF, HALF)]

@@ -1,0 +1,516 @@
+"""The certificate: made from the ledger, recomputed from the file alone, and changed by no one unseen."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit import accounting
+from tacit.certificate import SIMULATION, Certificate, CertificateError, Total
+from tacit.explain import percent, up
+from tacit.ledger import Ledger, Line, Look
+from tacit.mechanism import Budget, Mechanism
+
+RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
+BUDGET = Budget(1.0, 1e-5, unit="patient")
+SLACK = 2.0**-60
+
+
+def look(first: int, stop: int, **changes: Any) -> Look:
+    values: dict[str, Any] = {
+        "run": "run-1",
+        "kind": "fit",
+        "method": "vi, logistic regression",
+        "mechanism": RECIPE,
+        "tag": "tag-a",
+        "unit": "patient",
+        "simulation": False,
+    }
+    return Look(first=first, stop=stop, **{**values, **changes})
+
+
+def charged(*looks: Look, path: Path | None = None) -> Ledger:
+    book = Ledger(path)
+    for one in looks:
+        book.charge(one)
+    return book
+
+
+def issue(book: Ledger, **changes: Any) -> Certificate:
+    arguments: dict[str, Any] = {
+        "ledger": book,
+        "run": "run-1",
+        "budget": BUDGET,
+        "slack": SLACK,
+        "versions": {"tacit": "0.1.0", "jax": "0.8.1"},
+        "caveats": ("The bounds were set by the registry.",),
+    }
+    return Certificate.issue(**{**arguments, **changes})
+
+
+@pytest.fixture(scope="module")
+def book() -> Ledger:
+    return charged(look(0, 50), look(50, 100))
+
+
+@pytest.fixture(scope="module")
+def real(book: Ledger) -> Certificate:
+    return issue(book)
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Certificate:
+    return issue(charged(look(0, 100, simulation=True)))
+
+
+def reseal(certificate: Certificate, **changes: Any) -> Certificate:
+    """Change a certificate and give it a digest that fits, as a forger would."""
+    changed = replace(certificate, **changes)
+    return replace(changed, digest=changed._digest())
+
+
+# Issuing
+
+
+def test_it_says_what_the_ledger_says(real: Certificate, book: Ledger) -> None:
+    assert real.epsilon == pytest.approx(RECIPE.cost(1e-5), rel=1e-6)
+    assert real.epsilon >= RECIPE.cost(1e-5)
+    assert (real.delta, real.slack, real.budget) == (1e-5, SLACK, BUDGET)
+    assert (real.unit, real.adjacency, real.kind) == ("patient", "add-remove", "fit")
+    assert (real.mechanism, real.planned) == (RECIPE, 100)
+    assert real.looks == book.looks
+    assert (real.ledger_head, real.ledger_lines) == (book.head, 3)
+    assert real.total.runs == (("run-1", 0.01, 2.0, 100),)
+    assert real.total.composition == accounting.COMPOSITION["add-remove"]
+    assert real.simulation is False
+    assert real.notes == ()
+    real.verify()
+    real.verify(book)
+
+
+def test_repeated_looks_count_again() -> None:
+    book = charged(look(0, 100), look(40, 100, tag="tag-b"))
+    twice = issue(book)
+    assert twice.mechanism.steps == 160
+    assert twice.epsilon > RECIPE.cost(1e-5)
+    assert twice.total.runs == (("run-1", 0.01, 2.0, 100), ("run-1", 0.01, 2.0, 60))
+    assert any("60 steps were looked at again" in note for note in twice.notes)
+    assert "60 steps were looked at again" in twice.to_markdown()
+    twice.verify(book)
+
+
+def test_a_replay_does_not_count(real: Certificate) -> None:
+    book = charged(look(0, 50), look(0, 50), look(0, 100))
+    assert issue(book).epsilon == real.epsilon
+
+
+def test_a_run_that_stopped_early_says_so(real: Certificate) -> None:
+    early = issue(charged(look(0, 30)))
+    assert early.mechanism.steps == 30
+    assert early.epsilon < real.epsilon
+    assert early.total.epsilon == real.total.epsilon, "a first run counts whole in the total"
+    assert any("30 of 100 planned steps" in note and up(real.epsilon, 4) in note for note in early.notes)
+    early.verify()
+
+
+def test_a_cost_above_the_budget_is_said() -> None:
+    small = issue(charged(look(0, 100)), budget=Budget(0.01, 1e-5, unit="patient"))
+    assert any("more than the ε = 0.01 asked for" in note for note in small.notes)
+    small.verify()
+
+
+def test_other_runs_are_in_the_total(real: Certificate) -> None:
+    book = charged(look(0, 100), look(0, 100, run="run-2"), look(0, 10, run="run-3"))
+    several = issue(book)
+    assert several.epsilon == real.epsilon
+    assert len(several.total.runs) == 3
+    assert several.total.epsilon > real.total.epsilon
+    assert "holds 3 runs" in several.to_markdown()
+    assert up(several.total.epsilon, 4) in several.to_markdown()
+    several.verify(book)
+
+
+def test_slack_must_leave_something_of_delta(book: Ledger) -> None:
+    for slack in (1e-5, 1e-3, -1e-9, float("nan")):
+        with pytest.raises(CertificateError, match="slack"):
+            issue(book, slack=slack)
+    assert issue(book, slack=9e-6).epsilon > issue(book, slack=0.0).epsilon
+
+
+def test_what_cannot_be_issued(book: Ledger) -> None:
+    with pytest.raises(CertificateError, match="no look of run 'run-9'"):
+        issue(book, run="run-9")
+    with pytest.raises(CertificateError, match="says nothing about the other"):
+        issue(book, budget=Budget(1.0, 1e-5, unit="record"))
+    with pytest.raises(CertificateError, match="list of sentences"):
+        issue(book, caveats="one string")
+
+
+def test_an_answer_has_a_certificate_too() -> None:
+    one = Mechanism(rate=1.0, clip=1.0, noise_multiplier=5.0, steps=1, adjacency="replace-one")
+    book = charged(look(0, 1, kind="ask", method="mean age", mechanism=one))
+    answer = issue(book)
+    answer.verify(book)
+    words = answer.to_markdown()
+    assert words.split("\n")[2].startswith("The answer of run")
+    assert "any other patient in its place" in words
+    assert "The number of patients: it is public" in words
+
+
+# Tampering
+
+
+def test_json_both_ways(real: Certificate, simulated: Certificate) -> None:
+    for one in (real, simulated):
+        assert Certificate.from_json(one.to_json()) == one
+        assert json.loads(one.to_json())["digest"] == one.digest
+    # Another program may lay it out anew.
+    flat = json.dumps(json.loads(real.to_json()), ensure_ascii=True)
+    Certificate.from_json(flat).verify()
+
+
+def test_every_changed_digit_is_found(real: Certificate) -> None:
+    text = real.to_json()
+    places = [place for place, sign in enumerate(text) if sign.isdigit()]
+    assert len(places) > 300
+    for place in places:
+        digit = text[place]
+        for other in {str((int(digit) + 1) % 10), str((int(digit) + 9) % 10), "0"} - {digit}:
+            with pytest.raises(CertificateError):
+                Certificate.from_json(text[:place] + other + text[place + 1 :]).verify()
+
+
+def test_every_removed_or_doubled_digit_is_found(real: Certificate) -> None:
+    text = real.to_json()
+    for place, sign in enumerate(text):
+        if sign.isdigit():
+            for other in ("", sign * 2):
+                with pytest.raises(CertificateError):
+                    Certificate.from_json(text[:place] + other + text[place + 1 :]).verify()
+
+
+def leaves(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(content, dict):
+        return [leaf for name in content for leaf in [(*path, name), *leaves(content[name], (*path, name))]]
+    if isinstance(content, list):
+        return [leaf for n in range(len(content)) for leaf in [(*path, n), *leaves(content[n], (*path, n))]]
+    return []
+
+
+def test_every_changed_field_is_found(real: Certificate) -> None:
+    places = leaves(json.loads(real.to_json()))
+    assert {place[0] for place in places} >= {field.name for field in fields(Certificate)}
+    for place in places:
+        for change in (None, "x", 0, 0.5, -1, True, [], {}, "remove"):
+            content = json.loads(real.to_json())
+            inner = content
+            for name in place[:-1]:
+                inner = inner[name]
+            if change == "remove":
+                del inner[place[-1]]
+            elif json.dumps(inner[place[-1]]) == json.dumps(change):
+                continue
+            else:
+                inner[place[-1]] = change
+            with pytest.raises(CertificateError):
+                Certificate.from_json(json.dumps(content)).verify()
+
+
+def test_an_added_field_is_found(real: Certificate) -> None:
+    for place in ((), ("total",), ("mechanism",), ("budget",), ("lines", 0)):
+        content = json.loads(real.to_json())
+        inner = content
+        for name in place:
+            inner = inner[name]
+        inner["epsilon_claimed"] = 0.1
+        with pytest.raises(CertificateError):
+            Certificate.from_json(json.dumps(content)).verify()
+    doubled = real.to_json().replace('"kind": "fit",', '"kind": "ask", "kind": "fit",', 1)
+    with pytest.raises(CertificateError, match="occurs twice"):
+        Certificate.from_json(doubled)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", "3", "{", '{"format": "tacit-certificate-9"}', "NaN"]
+)
+def test_what_is_no_certificate(text: str) -> None:
+    with pytest.raises(CertificateError):
+        Certificate.from_json(text)
+
+
+def test_a_forger_with_a_fitting_digest_cannot_claim_less(real: Certificate) -> None:
+    last = real.lines[-1]
+    quiet = replace(RECIPE, noise_multiplier=4.0)
+    total = real.total
+    other = [Line.seal(n + 1, last.time, {"look": look(0, 50).to_dict()}, last.prev) for n in range(2)]
+    forged = {
+        "claims ε": {"epsilon": real.epsilon * 0.999},
+        "for all runs": {"total": replace(total, epsilon=total.epsilon * 0.99)},
+        "recipe is not": {"mechanism": quiet},
+        "looks took": {"mechanism": replace(RECIPE, steps=99)},
+        "its looks took 50": {"lines": real.lines[:1]},
+        "not those of its run": {"run": "run-2"},
+        "looks are not those": {"lines": ()},
+        "was changed": {"lines": (replace(real.lines[0], time="2020-01-01T00:00:00+00:00"), last)},
+        "order": {"lines": real.lines[::-1]},
+        "did not have": {"ledger_lines": 2},
+        "head": {"ledger_head": "0" * 64},
+        "last look is not": {"lines": tuple(other)},
+        "own run": {"total": Total(9.0, 1e-5, (), total.composition)},
+        "its own": {"total": replace(total, runs=(("run-1", 0.01, 2.0, 99),))},
+        "hold its own": {"total": replace(total, runs=(("run-1", 0.01, 9.0, 100),))},
+        "δ": {"delta": 1e-4},
+        "slack": {"slack": 1e-5},
+        "unit": {"unit": "record"},
+        "adjacency": {"adjacency": "replace-one"},
+        "simulation": {"simulation": True},
+        "method": {"method": "something harmless"},
+        "kind": {"kind": "ask"},
+    }
+    for words, changes in forged.items():
+        with pytest.raises(CertificateError, match=words):
+            reseal(real, **changes).verify()
+    # A larger claim than needed is a true one.
+    reseal(real, epsilon=real.epsilon * 1.1).verify()
+
+
+def test_looks_of_two_recipes_are_refused(real: Certificate) -> None:
+    first, last = real.lines
+    other = look(50, 100, mechanism=replace(RECIPE, noise_multiplier=50.0)).to_dict()
+    mixed = Line.seal(2, last.time, {"look": other}, first.hash)
+    with pytest.raises(CertificateError, match="more than one recipe"):
+        reseal(real, lines=(first, mixed), ledger_head=mixed.hash).verify()
+    senseless = Line.seal(2, last.time, {"look": {**other, "stop": 1000}}, first.hash)
+    with pytest.raises(CertificateError, match="does not make sense"):
+        reseal(real, lines=(first, senseless), ledger_head=senseless.hash).verify()
+
+
+# With the ledger
+
+
+def test_a_shortened_ledger_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book = charged(look(0, 50), look(50, 100), path=path)
+    certificate = issue(book)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for kept in range(len(lines)):
+        path.write_bytes(b"".join(lines[:kept]))
+        with pytest.raises(CertificateError, match="shortened"):
+            certificate.verify(Ledger(path))
+        with pytest.raises(CertificateError, match="ledger is broken"):
+            certificate.verify(book)
+    path.write_bytes(b"".join(lines))
+    certificate.verify(Ledger(path))
+
+
+def test_a_rewritten_ledger_is_found(real: Certificate) -> None:
+    with pytest.raises(CertificateError, match="rewritten"):
+        real.verify(charged(look(0, 50), look(50, 100, tag="tag-c")))
+    with pytest.raises(CertificateError, match="rewritten"):
+        real.verify(charged(look(0, 50), look(50, 99), look(99, 100)))
+
+
+def test_looks_after_the_issue() -> None:
+    book = charged(look(0, 100))
+    certificate = issue(book)
+    book.charge(look(0, 10, run="run-2"))
+    certificate.verify(book)
+    book.charge(look(0, 10, tag="tag-b"))
+    with pytest.raises(CertificateError, match="10 more steps since"):
+        certificate.verify(book)
+    issue(book).verify(book)
+
+
+def test_a_look_left_out_is_found_with_the_ledger() -> None:
+    book = charged(look(0, 50), look(50, 100), look(0, 10, run="run-2"))
+    honest = issue(book)
+    half = replace(RECIPE, steps=50)
+    forged = reseal(honest, lines=honest.lines[:1], mechanism=half, epsilon=half.cost(9.99e-6))
+    forged.verify()  # a digest is not a signature: only the ledger shows this
+    with pytest.raises(CertificateError, match="not all the ledger's looks"):
+        forged.verify(book)
+    fewer = reseal(honest, total=replace(honest.total, runs=honest.total.runs[:1]))
+    fewer.verify()
+    with pytest.raises(CertificateError, match="not those on the ledger"):
+        fewer.verify(book)
+
+
+# Files and pages
+
+
+def test_save_and_load(real: Certificate, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    assert real.save(folder) == folder / "certificate.json"
+    real.save(folder)
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == ["certificate.html", "certificate.json", "certificate.md"], "no temporary file is left"
+    for path in (folder, folder / "certificate.json"):
+        again = Certificate.load(path)
+        again.verify()
+        assert again == real
+        assert again.to_html() == real.to_html()
+    assert (folder / "certificate.md").read_text(encoding="utf-8") == real.to_markdown()
+    (folder / "certificate.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(CertificateError):
+        Certificate.load(folder)
+
+
+def test_a_failed_save_leaves_the_old_file(
+    real: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real.save(tmp_path)
+    before = (tmp_path / "certificate.json").read_bytes()
+
+    def broken(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", broken)
+    with pytest.raises(OSError, match="No space"):
+        issue(charged(look(0, 30))).save(tmp_path)
+    assert (tmp_path / "certificate.json").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_simulation_says_so_first(simulated: Certificate, real: Certificate) -> None:
+    simulated.verify()
+    pages = (
+        simulated.to_markdown(),
+        simulated.to_html(),
+        simulated.to_json(),
+        str(simulated),
+        repr(simulated),
+    )
+    for page in pages:
+        assert SIMULATION in page.split("\n")[0]
+    shown = re.sub(r"<[^>]*>", "", simulated.to_html().split("<body>")[1]).strip()
+    assert shown.startswith(SIMULATION)
+    assert "may be published" not in simulated.to_markdown()
+    for page in (real.to_markdown(), real.to_html(), real.to_json(), repr(real)):
+        assert "SIMULATION" not in page
+
+
+def test_one_simulated_look_makes_a_simulation() -> None:
+    assert issue(charged(look(0, 50), look(50, 100, simulation=True))).simulation is True
+
+
+def text_of(page: str) -> str:
+    parts: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_data(self, data: str) -> None:
+            parts.append(data)
+
+    Reader().feed(page.split("</style>")[1])
+    return " ".join(" ".join(parts).split())
+
+
+def test_both_pages_hold_the_numbers(real: Certificate) -> None:
+    said = real.explain()
+    for page in (real.to_markdown().replace("\\", ""), text_of(real.to_html())):
+        for number in (
+            f"ε = {up(real.epsilon, 4)}",
+            repr(real.epsilon),
+            repr(real.slack),
+            repr(RECIPE.rate),
+            repr(RECIPE.clip),
+            repr(RECIPE.noise_multiplier),
+            "100 (100)",
+            f"{up(said.odds(1.0))} to 1",
+            up(said.advantage),
+            *map(percent, said.true_positive_rates),
+            *(percent(said.probability(prior)) for prior in (0.01, 0.1, 0.5)),
+            up(real.total.epsilon, 4),
+            real.digest,
+            real.ledger_head,
+            "tag-a",
+            "0 to 99",
+            "jax 0.8.1, tacit 0.1.0",
+        ):
+            assert number in page
+        for words in (
+            "Who is protected",
+            "Against what",
+            "How much",
+            "What is not protected",
+            "Side channels",
+            "people in general",
+            "outside this ledger",
+            "malformed data",
+            "several patients",
+            "declared public",
+            "run the code",
+            "The bounds were set by the registry.",
+            "whole privacy-loss distribution",
+            "add or remove one patient",
+            accounting.COMPOSITION["add-remove"].rstrip("."),
+        ):
+            assert words in page
+
+
+def test_the_page_needs_nothing_from_outside(real: Certificate, simulated: Certificate) -> None:
+    for page in (real.to_html(), simulated.to_html()):
+        for reference in ("http", "src=", "<link", "href", "url(", "@import", "<script", "<img"):
+            assert reference not in page.lower()
+
+
+def test_the_page_is_well_formed(real: Certificate) -> None:
+    opened: list[str] = []
+    seen: list[str] = []
+
+    class Checker(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            seen.append(tag)
+            if tag != "meta":
+                opened.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert opened.pop() == tag
+
+    Checker().feed(real.to_html())
+    assert opened == []
+    assert seen.count("h1") == 1
+    assert seen.count("h2") == seen.count("section") == 9
+    assert seen.count("svg") == 1
+
+
+def test_the_curve_is_the_attackers(real: Certificate) -> None:
+    points = re.search(r'class="best" points="([^"]*)"', real.to_html())
+    assert points is not None
+    curve = [tuple(map(float, point.split(","))) for point in points[1].split()]
+    fpr = [(x - 46) / 200 for x, _ in curve]
+    tpr = [1 - (y - 8) / 200 for _, y in curve]
+    assert fpr == sorted(fpr)
+    assert tpr == sorted(tpr)
+    assert all(found >= alarm - 1e-9 for alarm, found in zip(fpr, tpr, strict=True))
+    assert max(a - b for a, b in zip(tpr, fpr, strict=True)) == pytest.approx(
+        real.explain().advantage, abs=0.002
+    )
+
+
+def test_names_cannot_become_markup() -> None:
+    name = "<script>alert(1)</script>|`x`\n# y"
+    hostile = issue(charged(look(0, 100, method=name, tag=name)), caveats=(name,), versions={name: name})
+    assert "<script>" not in hostile.to_html()
+    words = hostile.to_markdown()
+    assert "<script>" not in words.replace("\\<", "")
+    assert "\n# y" not in words
+    for line in words.split("\n"):
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 6)
+
+
+def test_adjacent_looks_share_a_row() -> None:
+    parts = [look(first, first + 5) for first in range(0, 100, 5)]
+    words = issue(charged(*parts, look(0, 5, tag="tag-b"))).to_markdown()
+    rows = [line for line in words.split("\n") if "tag-" in line]
+    assert len(rows) == 2
+    assert "| 2 – 21 |" in rows[0]
+    assert "| 0 to 99 | 20 |" in rows[0]
+    assert "| 22 |" in rows[1]
+    assert "| 0 to 4 | 1 |" in rows[1]
