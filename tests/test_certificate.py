@@ -236,9 +236,7 @@ def test_an_added_field_is_found(real: Certificate) -> None:
         Certificate.from_json(doubled)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "null", "3", "{", '{"format": "tacit-certificate-9"}', "NaN"]
-)
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "3", "{", '{"format": "tacit-certificate-9"}', "NaN"])
 def test_what_is_no_certificate(text: str) -> None:
     with pytest.raises(CertificateError):
         Certificate.from_json(text)
@@ -276,6 +274,9 @@ def test_a_forger_with_a_fitting_digest_cannot_claim_less(real: Certificate) -> 
     for words, changes in forged.items():
         with pytest.raises(CertificateError, match=words):
             reseal(real, **changes).verify()
+    for nonsense in ({"epsilon": None}, {"epsilon": "1"}, {"slack": []}, {"ledger_lines": None}):
+        with pytest.raises(CertificateError, match="does not make sense"):
+            reseal(real, **nonsense).verify()
     # A larger claim than needed is a true one.
     reseal(real, epsilon=real.epsilon * 1.1).verify()
 
@@ -361,9 +362,7 @@ def test_save_and_load(real: Certificate, tmp_path: Path) -> None:
         Certificate.load(folder)
 
 
-def test_a_failed_save_leaves_the_old_file(
-    real: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_leaves_the_old_file(real: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real.save(tmp_path)
     before = (tmp_path / "certificate.json").read_bytes()
 
@@ -488,9 +487,7 @@ def test_the_curve_is_the_attackers(real: Certificate) -> None:
     assert fpr == sorted(fpr)
     assert tpr == sorted(tpr)
     assert all(found >= alarm - 1e-9 for alarm, found in zip(fpr, tpr, strict=True))
-    assert max(a - b for a, b in zip(tpr, fpr, strict=True)) == pytest.approx(
-        real.explain().advantage, abs=0.002
-    )
+    assert max(a - b for a, b in zip(tpr, fpr, strict=True)) == pytest.approx(real.explain().advantage, abs=0.002)
 
 
 def test_names_cannot_become_markup() -> None:

@@ -90,5 +90,5 @@ def test_extreme_noise_is_still_a_number():
 def test_delta_is_checked():
     with pytest.raises(ValueError, match="below 1"):
         classical.compare(Mechanism(0.1, 1.0, 1.0, 1), 1.0)
-    with pytest.raises(ValueError, match="delta=0.0"):
+    with pytest.raises(ValueError, match=r"delta=0\.0"):
         classical.vips(Mechanism(0.1, 1.0, 1.0, 1), 1e-6, delta_step=0.0)

@@ -81,9 +81,7 @@ def test_the_point_bound_is_symmetric_and_above_chance() -> None:
 def test_slack_is_on_the_attackers_side(paper: Explanation) -> None:
     shifted = explain(paper.epsilon, 1e-5, PAPER, slack=1e-6)
     assert shifted.advantage == pytest.approx(paper.advantage + 2e-6, abs=1e-12)
-    assert all(
-        a + 1e-6 < b for a, b in zip(paper.true_positive_rates, shifted.true_positive_rates, strict=True)
-    )
+    assert all(a + 1e-6 < b for a, b in zip(paper.true_positive_rates, shifted.true_positive_rates, strict=True))
 
 
 def test_the_sentences_hold_the_numbers(paper: Explanation) -> None:

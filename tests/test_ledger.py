@@ -321,9 +321,7 @@ def test_the_adjacency_can_be_fixed_beforehand(tmp_path: Path) -> None:
 # The file
 
 
-def test_the_line_is_on_the_disk_before_charge_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_is_on_the_disk_before_charge_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.jsonl"
     synced: list[tuple[str, int]] = []
     real = os.fsync
@@ -354,6 +352,14 @@ def test_opening_creates_nothing(tmp_path: Path) -> None:
     assert not path.exists()
     with pytest.raises(LedgerError, match="does not exist"):
         Ledger(tmp_path / "nowhere" / "ledger.jsonl").charge(look())
+
+
+def test_a_path_that_cannot_be_a_ledger(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is a folder"):
+        Ledger(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        Ledger(tmp_path / "file" / "ledger.jsonl")
 
 
 def test_the_chain(tmp_path: Path) -> None:
@@ -403,13 +409,16 @@ def test_killed_while_writing_the_header_at_every_byte(tmp_path: Path) -> None:
         assert Ledger(path).cap == Budget(1.0, 1e-5)
 
 
-def test_a_power_failure_may_leave_zeros(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tail", [b"\0" * 5000, b'{"body":{"look":' + b"\0" * 5000], ids=["zeros", "both"])
+def test_a_power_failure_may_leave_zeros(tmp_path: Path, tail: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
     Ledger(path).charge(look(0, 50))
     before = path.read_bytes()
-    path.write_bytes(before + b"\0" * 100)
+    path.write_bytes(before + tail)
     assert Ledger(path).charge(look(50, 60)) is True
     assert steps_on(Ledger(path)) == [(0, 50), (50, 60)]
+    assert b"\0" not in path.read_bytes()
+    assert path.read_bytes().count(b"\n") == 3
 
 
 def test_a_torn_line_that_another_process_cut_is_read_again(tmp_path: Path) -> None:
@@ -450,6 +459,34 @@ def test_every_changed_byte_is_found_and_named(tmp_path: Path) -> None:
             number = 1 + sum(end < place for end in ends)
             with pytest.raises(LedgerError, match=rf"Line {number} of"):
                 Ledger(path)
+
+
+def test_a_line_in_another_form_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).charge(look())
+    whole = path.read_bytes()
+    for old, new in (
+        (b'"rate":0.01,', b'"rate":0.010,'),
+        (b'"run":', b'"run": '),
+        (b'"unit"', b'"unit":"x","unit"'),
+    ):
+        path.write_bytes(whole.replace(old, new))
+        with pytest.raises(LedgerError, match="Line 2 of"):
+            Ledger(path)
+
+
+def test_a_line_rewritten_with_a_fitting_hash_breaks_the_chain(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book = Ledger(path)
+    book.charge(look(0, 50))
+    book.charge(look(50, 60))
+    lines = path.read_bytes().splitlines(keepends=True)
+    old = book.lines[1]
+    forged = Line.seal(1, old.time, {"look": look(0, 5).to_dict()}, old.prev)
+    lines[1] = ledger.canonical(forged.to_dict()) + b"\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(LedgerError, match=r"Line 3 of .* does not follow"):
+        Ledger(path)
 
 
 def test_lines_cannot_be_left_out_or_swapped(tmp_path: Path) -> None:

@@ -233,9 +233,7 @@ def test_words(schema: Schema) -> None:
     assert repr(schema).endswith("; unit: patient; size: 20000)")
     assert "not declared" in Schema(PATIENTS).describe()
     many = Schema({"zip\ncode": {"levels": list(range(100))}})
-    assert repr(many) == (
-        r'Schema(columns: "zip\ncode" category (0, 1, 2, 3, 4, 5, ... 100 levels); unit: record)'
-    )
+    assert repr(many) == (r'Schema(columns: "zip\ncode" category (0, 1, 2, 3, 4, 5, ... 100 levels); unit: record)')
 
 
 def test_equality_and_hash(schema: Schema) -> None:

@@ -1,1 +1,39 @@
 """Differentially private Bayesian inference on JAX and NumPyro."""
+
+from tacit.accounting import advantage, epsilon, true_positive_rate
+from tacit.certificate import Certificate, CertificateError
+from tacit.explain import explain
+from tacit.fit import Answer, ask, fit, fit_public
+from tacit.ledger import BudgetExceeded, Ledger
+from tacit.mechanism import Budget, Mechanism, calibrate
+from tacit.methods.vi import vi
+from tacit.posterior import Posterior
+from tacit.schema import Schema
+from tacit.types import Method, Release
+from tacit.wall.data import PrivateData
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "Budget",
+    "BudgetExceeded",
+    "Certificate",
+    "CertificateError",
+    "Ledger",
+    "Mechanism",
+    "Method",
+    "Posterior",
+    "PrivateData",
+    "Release",
+    "Schema",
+    "advantage",
+    "ask",
+    "calibrate",
+    "epsilon",
+    "explain",
+    "fit",
+    "fit_public",
+    "true_positive_rate",
+    "vi",
+]

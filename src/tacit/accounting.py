@@ -65,13 +65,12 @@ _MOST_POINTS = 2**19
 # Mass that may be cut from the tails; what is cut is counted as certain disclosure.
 _TAIL = 1e-15
 
+# The range in which a noise multiplier is looked for.
 _LEAST_NOISE = 0.02
 _MOST_NOISE = 1e9
 
 
-def epsilon(
-    rate: float, noise_multiplier: float, steps: int, delta: float, adjacency: str = "add-remove"
-) -> float:
+def epsilon(rate: float, noise_multiplier: float, steps: int, delta: float, adjacency: str = "add-remove") -> float:
     """Return a certified upper bound on ε at the given δ.
 
     Parameters
@@ -100,9 +99,7 @@ def epsilon(
     return _epsilon(rate, noise, steps, check_delta("epsilon", delta), adjacency)
 
 
-def delta(
-    rate: float, noise_multiplier: float, steps: int, epsilon: float, adjacency: str = "add-remove"
-) -> float:
+def delta(rate: float, noise_multiplier: float, steps: int, epsilon: float, adjacency: str = "add-remove") -> float:
     """Return a certified upper bound on δ at the given ε.
 
     Privacy
@@ -119,9 +116,7 @@ def delta(
     return _delta(rate, noise, steps, epsilon, adjacency)
 
 
-def noise_multiplier(
-    epsilon: float, delta: float, rate: float, steps: int, adjacency: str = "add-remove"
-) -> float:
+def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, adjacency: str = "add-remove") -> float:
     """Return the smallest noise multiplier whose certified ε does not exceed the one asked for.
 
     The result is rounded up to six digits and then checked with `epsilon`, so `epsilon(...)` of the result is
@@ -143,8 +138,7 @@ def noise_multiplier(
     rate, _, steps = _recipe("noise_multiplier", rate, 1.0, steps, adjacency)
     if steps == 0:
         raise ValueError(
-            "noise_multiplier(steps=0): no release needs no noise; write the number of releases, e.g. "
-            "steps=1000."
+            "noise_multiplier(steps=0): no release needs no noise; write the number of releases, e.g. steps=1000."
         )
     ever_used = -math.expm1(steps * math.log1p(-rate)) if rate < 1 else 1.0
     if delta >= ever_used:
@@ -203,8 +197,7 @@ def true_positive_rate(
     fprs = np.asarray(fpr, dtype=np.float64)
     if not bool(np.all((fprs >= 0) & (fprs <= 1))):
         raise ValueError(
-            f"true_positive_rate(fpr={fpr!r}): false-positive rates are probabilities in [0, 1]; write e.g. "
-            "fpr=0.01."
+            f"true_positive_rate(fpr={fpr!r}): false-positive rates are probabilities in [0, 1]; write e.g. fpr=0.01."
         )
     if steps == 0:
         tprs = fprs
@@ -360,9 +353,7 @@ def check_delta(where: str, delta: Any) -> float:
     return value
 
 
-def _recipe(
-    where: str, rate: Any, noise_multiplier: Any, steps: Any, adjacency: Any
-) -> tuple[float, float, int]:
+def _recipe(where: str, rate: Any, noise_multiplier: Any, steps: Any, adjacency: Any) -> tuple[float, float, int]:
     check_adjacency(where, adjacency)
     rate = check_rate(where, rate)
     noise = check_noise(where, noise_multiplier)
@@ -475,7 +466,8 @@ def _spent(runs: tuple[tuple[float, float, int], ...], delta: float, adjacency: 
 # The privacy loss distribution -----------------------------------------------------------------------
 
 
-@lru_cache(maxsize=32)
+# Few, because one may hold millions of numbers.
+@lru_cache(maxsize=8)
 def _curves(
     rate: float,
     noise: float,
@@ -497,8 +489,9 @@ def _curves(
     for direction in directions[:1] if only_first else directions:
         low, high = _loss_range(rate, noise, direction, _TAIL / steps)
         spacing = _spread(rate, noise, steps, adjacency, whole) * math.sqrt(12 * accuracy / steps)
-        spacing = min(spacing, (high - low) / _FEWEST_POINTS)
-        spacing = max(spacing, (high - low) / _MOST_POINTS)
+        # Zero is always on the grid; with very little noise all losses may lie on one side of it.
+        width = max(high, 0.0) - min(low, 0.0)
+        spacing = min(max(spacing, width / _MOST_POINTS), width / _FEWEST_POINTS)
         offset, masses, certain = _connect_dots(rate, noise, direction, low, high, spacing)
         step = pld_pmf.DensePLDPmf(spacing, offset, masses, certain, True)
         composed = step.self_compose(steps, _TAIL) if steps > 1 else step
@@ -506,7 +499,7 @@ def _curves(
     return tuple(curves)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _trade_offs(rate: float, noise: float, steps: int, adjacency: str) -> tuple[tuple[Floats, Floats], ...]:
     """Tabulate (ε, δ(ε)) for each direction, ε running over both signs."""
     tables = []
@@ -550,8 +543,7 @@ def _loss_range(rate: float, noise: float, direction: str, tail: float) -> tuple
 def _connect_dots(
     rate: float, noise: float, direction: str, low: float, high: float, spacing: float
 ) -> tuple[int, Floats, float]:
-    """Return (index of the first loss, masses, mass at infinity) of a grid distribution that dominates one
-    step.
+    """Return a grid distribution that dominates one step: index of the first loss, masses, mass at infinity.
 
     The masses are second differences of the step's δ. For negative losses they are taken from
     δ(t) - (1 - e^t) = e^t δ'(-t), with δ' of the opposite direction: the same differences, without
@@ -720,9 +712,7 @@ def _least(enough: Callable[[float], bool], high: float) -> float:
     return high
 
 
-def _root(
-    excess: Callable[[float], float], start: float, stride: float, tolerance: float
-) -> tuple[float, float]:
+def _root(excess: Callable[[float], float], start: float, stride: float, tolerance: float) -> tuple[float, float]:
     """Return where a decreasing function of the log noise crosses zero and its slope there.
 
     The end of the noise range, with slope 0, if it does not cross.

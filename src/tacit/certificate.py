@@ -246,34 +246,34 @@ class Certificate:
         -------
         Post-processing.
         """
+        try:
+            self._verify(ledger)
+        except CertificateError:
+            raise
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise CertificateError(f"The certificate does not make sense: {error}.") from error
+
+    def _verify(self, ledger: Ledger | None) -> None:
+        # The digest first: it is cheap, and says most plainly that something was changed.
         if self.digest != self._digest():
             raise CertificateError("The certificate was changed: its digest does not belong to its content.")
         self._verify_looks()
-        if (
-            not 0 <= self.slack < self.delta
-            or self.delta != self.budget.delta
-            or self.delta != self.total.delta
-        ):
+        if not 0 <= self.slack < self.delta or self.delta != self.budget.delta or self.delta != self.total.delta:
             raise CertificateError(
-                f"The certificate's δ = {self.delta!r} does not fit its slack {self.slack!r}, budget or "
-                "total."
+                f"The certificate's δ = {self.delta!r} does not fit its slack {self.slack!r}, budget or total."
             )
         at = _without_slack(self.delta, self.slack)
         cost = float(self.mechanism.cost(at))
         if not self.epsilon >= cost * (1 - _TOLERANCE):
             raise CertificateError(
-                f"The certificate claims ε = {self.epsilon!r}, but its recipe costs {cost!r} at δ = "
-                f"{self.delta!r}."
+                f"The certificate claims ε = {self.epsilon!r}, but its recipe costs {cost!r} at δ = {self.delta!r}."
             )
         self._verify_total()
         if ledger is not None:
             self._verify_ledger(ledger)
 
     def _verify_looks(self) -> None:
-        try:
-            looks = self.looks
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CertificateError(f"A look on the certificate does not make sense: {error}.") from error
+        looks = self.looks
         if not looks or any(look.run != self.run for look in looks):
             raise CertificateError(f"The certificate's looks are not those of its run {self.run!r}.")
         if not all(line.intact for line in self.lines):
@@ -281,9 +281,7 @@ class Certificate:
         if any(one.seq >= two.seq for one, two in zip(self.lines, self.lines[1:], strict=False)):
             raise CertificateError("The certificate's looks are not in the ledger's order, each once.")
         if self.lines[-1].seq >= self.ledger_lines:
-            raise CertificateError(
-                "The certificate holds a look that its ledger did not have when it was issued."
-            )
+            raise CertificateError("The certificate holds a look that its ledger did not have when it was issued.")
         if self.lines[-1].seq == self.ledger_lines - 1 and self.lines[-1].hash != self.ledger_head:
             raise CertificateError("The certificate's last look is not the ledger's head that it names.")
         run = summarise(looks)[self.run]
@@ -313,8 +311,7 @@ class Certificate:
         total = _sum(self.total.runs, _for_all_runs(self.delta, self.slack), self.adjacency)
         if not self.total.epsilon >= total * (1 - _TOLERANCE):
             raise CertificateError(
-                f"The certificate claims ε = {self.total.epsilon!r} for all runs together, but they cost "
-                f"{total!r}."
+                f"The certificate claims ε = {self.total.epsilon!r} for all runs together, but they cost {total!r}."
             )
 
     def _verify_ledger(self, ledger: Ledger) -> None:
@@ -334,10 +331,7 @@ class Certificate:
                 "was rewritten, or it is another ledger."
             )
         then = lines[: self.ledger_lines]
-        if (
-            tuple(line for line in then if (look := line.look) is not None and look.run == self.run)
-            != self.lines
-        ):
+        if tuple(line for line in then if (look := line.look) is not None and look.run == self.run) != self.lines:
             raise CertificateError("The looks on the certificate are not all the ledger's looks of this run.")
         looks = [look for line in then if (look := line.look) is not None]
         if recipes(looks) != self.total.runs:
@@ -349,8 +343,7 @@ class Certificate:
         )
         if later:
             raise CertificateError(
-                f"Run {self.run!r} has looked at {later} more steps since the certificate was issued: issue "
-                "a new one."
+                f"Run {self.run!r} has looked at {later} more steps since the certificate was issued: issue a new one."
             )
 
     # Reading one
@@ -371,9 +364,7 @@ class Certificate:
         notes = []
         run = summarise(self.looks)[self.run]
         if run.steps < self.planned:
-            whole = float(
-                replace(self.mechanism, steps=self.planned).cost(_without_slack(self.delta, self.slack))
-            )
+            whole = float(replace(self.mechanism, steps=self.planned).cost(_without_slack(self.delta, self.slack)))
             notes.append(
                 f"The run stopped after {run.steps} of {self.planned} planned steps, and ε counts those. "
                 "That is right if nothing released had a say in when to stop; if it had, count the whole "
@@ -386,8 +377,7 @@ class Certificate:
             )
         if self.epsilon > self.budget.epsilon:
             notes.append(
-                f"The run cost ε = {up(self.epsilon, 4)}, more than the ε = {up(self.budget.epsilon, 4)} "
-                "asked for."
+                f"The run cost ε = {up(self.epsilon, 4)}, more than the ε = {up(self.budget.epsilon, 4)} asked for."
             )
         return tuple(notes)
 
@@ -418,9 +408,7 @@ class Certificate:
         Post-processing.
         """
         return {
-            "notice": SIMULATION
-            if self.simulation
-            else "Real run: the secret randomness came from the system",
+            "notice": SIMULATION if self.simulation else "Real run: the secret randomness came from the system",
             "format": FORMAT,
             "run": self.run,
             "kind": self.kind,
@@ -572,17 +560,14 @@ class Certificate:
         title = f"{SIMULATION}: " if self.simulation else ""
         banner = f'<p class="banner" role="alert">{SIMULATION}</p>\n' if self.simulation else ""
         tiles = "".join(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-            for name, value in self._figures(explanation)
+            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in self._figures(explanation)
         )
         body = []
         for section in self._sections(explanation):
             blocks = "\n".join(_html_block(block) for block in section.blocks)
             if section.curve:
                 blocks += "\n" + _curve(self.mechanism, self.slack)
-            body.append(
-                f'<section class="{section.style}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>'
-            )
+            body.append(f'<section class="{section.style}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>')
         head = (
             '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"<title>{title}Privacy certificate {escape(self.run)}</title>\n<style>{_STYLE}</style>"
@@ -623,9 +608,7 @@ class Certificate:
         runs = len({run for run, *_ in self.total.runs})
         errors = [
             (percent(fpr), percent(tpr))
-            for fpr, tpr in zip(
-                explanation.false_positive_rates, explanation.true_positive_rates, strict=True
-            )
+            for fpr, tpr in zip(explanation.false_positive_rates, explanation.true_positive_rates, strict=True)
         ]
         sections = [
             _Section("Who is protected", [explanation.protected]),
@@ -724,8 +707,7 @@ class Certificate:
             ("Digest", self.digest),
             (
                 "Versions",
-                ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
-                or "none given",
+                ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items())) or "none given",
             ),
             (
                 "To check",
@@ -800,27 +782,20 @@ def _html_block(block: _Block) -> str:
         return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in block) + "</ul>"
     if not block.head:
         rows = "".join(
-            f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
-            for name, value in block.rows
+            f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in block.rows
         )
         return f'<table class="facts"><tbody>{rows}</tbody></table>'
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in block.head)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in block.rows
-    )
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in block.rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _curve(mechanism: Mechanism, slack: float) -> str:
     """Draw the best attacker's true positives against false positives, with the coin flip's diagonal."""
     fpr = np.concatenate([[0.0], np.geomspace(1e-4, 0.1, 24), np.linspace(0.12, 1.0, 45)])
-    tpr = np.minimum(
-        np.asarray(mechanism.true_positive_rate(np.minimum(fpr + slack, 1.0)), float) + slack, 1.0
-    )
+    tpr = np.minimum(np.asarray(mechanism.true_positive_rate(np.minimum(fpr + slack, 1.0)), float) + slack, 1.0)
     size, left, top = 200.0, 46.0, 8.0
-    path = " ".join(
-        f"{left + size * x:.1f},{top + size * (1 - y):.1f}" for x, y in zip(fpr, tpr, strict=True)
-    )
+    path = " ".join(f"{left + size * x:.1f},{top + size * (1 - y):.1f}" for x, y in zip(fpr, tpr, strict=True))
     low, high, right, base = f"{left:g}", f"{top:g}", f"{left + size:g}", f"{top + size:g}"
     ticks = "".join(
         f'<text x="{left + size * t:.0f}" y="{top + size + 13:.0f}" text-anchor="middle">{t:.0%}</text>'
@@ -952,9 +927,7 @@ def _shortest(kind: type[float] | type[int]) -> Callable[[str], float | int]:
     def read(text: str) -> float | int:
         value = kind(text)
         if repr(value) != text:
-            raise CertificateError(
-                f"The certificate was changed: the number {text} is not as tacit writes it."
-            )
+            raise CertificateError(f"The certificate was changed: the number {text} is not as tacit writes it.")
         return value
 
     return read

@@ -67,9 +67,7 @@ def gdp_clt(mechanism: Mechanism, delta: float) -> Comparison:
     """
     delta = accounting.check_delta("gdp_clt", delta)
     if mechanism.rate == 1:
-        cost = accounting.epsilon(
-            1.0, mechanism.noise_multiplier, mechanism.steps, delta, mechanism.adjacency
-        )
+        cost = accounting.epsilon(1.0, mechanism.noise_multiplier, mechanism.steps, delta, mechanism.adjacency)
         return Comparison("GDP-CLT", cost, True, "Without sampling the limit is exact.")
     # Beyond this exponent the limit says nothing, and its ε would not be a float.
     exponent = min(mechanism.noise_multiplier**-2, 100.0)

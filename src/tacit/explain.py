@@ -96,9 +96,7 @@ class Explanation:
         Post-processing.
         """
         if not prior >= 0:
-            raise ValueError(
-                f"The prior odds are {prior!r}. Odds are a ratio of chances; give a number >= 0."
-            )
+            raise ValueError(f"The prior odds are {prior!r}. Odds are a ratio of chances; give a number >= 0.")
         return prior * _exp(self.epsilon) if prior else 0.0
 
     def probability(self, prior: float) -> float:
@@ -156,9 +154,7 @@ class Explanation:
         """The sentence about probabilities."""
         return (
             "In probabilities: "
-            + ", ".join(
-                f"{percent(prior)} becomes at most {percent(self.probability(prior))}" for prior in PRIORS
-            )
+            + ", ".join(f"{percent(prior)} becomes at most {percent(self.probability(prior))}" for prior in PRIORS)
             + "."
         )
 
@@ -241,9 +237,7 @@ def explain(
     Public.
     """
     if not epsilon >= 0:
-        raise ValueError(
-            f"ε is {epsilon!r}. It bounds how much odds can change; give a number >= 0, for example 1.0."
-        )
+        raise ValueError(f"ε is {epsilon!r}. It bounds how much odds can change; give a number >= 0, for example 1.0.")
     if not 0 <= delta < 1:
         raise ValueError(
             f"δ is {delta!r}. It is the probability that the bound fails; give 0 <= delta < 1, well below 1 "

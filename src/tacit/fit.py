@@ -66,7 +66,7 @@ def fit(
     steps
         Number of private steps; 1000 by default.
     clip
-        Largest norm of a record's contribution; by default half the square root of its dimension, which suits
+        Largest norm of a record's contribution; by default the square root of its dimension, which suits
         columns of unit size.
     weights
         Public factors for the leaves of a contribution, applied before the clip.
@@ -89,15 +89,13 @@ def fit(
     _check_types(data, budget)
     built = method if isinstance(method, Method) else method(data.placeholder)
     rate = _default_rate(data.size) if rate is None else rate
-    shape = jax.eval_shape(
-        lambda key: built.contribute(built.init(key), data.placeholder, key), jax.random.key(0)
-    )
+    shape = jax.eval_shape(lambda key: built.contribute(built.init(key), data.placeholder, key), jax.random.key(0))
     dimension = sum(leaf.size for leaf in jax.tree.leaves(shape))
     mechanism = calibrate(
         budget,
         rate=rate,
         steps=STEPS if steps is None else steps,
-        clip=0.5 * float(np.sqrt(dimension)) if clip is None else clip,
+        clip=float(np.sqrt(dimension)) if clip is None else clip,
         adjacency=adjacency,
         weights=weights,
     )
@@ -105,7 +103,8 @@ def fit(
     run = _Run.begin(folder, mechanism, budget, key, simulate)
     if folder and (folder / "posterior.npz").exists():
         return Posterior.load(folder / "posterior.npz", built)
-    ledger = data.ledger or Ledger(folder and folder / "ledger.jsonl")
+    ledger = Ledger(folder and folder / "ledger.jsonl") if data.ledger is None else data.ledger
+    ledger.afford(mechanism, data.unit, run=run.name)
     title = built.contribute.__module__.rsplit(".", 1)[-1]
     door = Door(
         built,
@@ -117,15 +116,15 @@ def fit(
         run=run.name,
         kind="fit",
         title=title,
-        simulation=simulate is not None,
+        simulation=run.simulation,
     )
-    state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)))
+    state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), door, ledger)
     segment = -(-mechanism.steps // SEGMENTS)
     with tqdm(total=mechanism.steps, initial=done, unit="step", disable=not progress) as bar:
         while done < mechanism.steps:
             stop = min(done + segment, mechanism.steps)
             state = door.advance(state, done, stop)
-            run.checkpoint(state, stop)
+            run.checkpoint(state, stop, door)
             bar.update(stop - done)
             done = stop
             if progress and bar.n == bar.last_print_n:  # only when the bar was just drawn: accounting takes time
@@ -183,7 +182,8 @@ def ask(
 
     method = Method(method_state, lambda _, record, __: question(record), keep, lambda state, _: {"sum": state[0]})
     mechanism = calibrate(budget, rate=1.0, steps=1, clip=clip, adjacency=adjacency)
-    ledger = data.ledger or Ledger()
+    ledger = Ledger() if data.ledger is None else data.ledger
+    ledger.afford(mechanism, data.unit)
     run = _Run.begin(None, mechanism, budget, None, simulate)
     door = Door(
         method,
@@ -195,7 +195,7 @@ def ask(
         run=run.name,
         kind="ask",
         title=getattr(question, "__name__", "question"),
-        simulation=simulate is not None,
+        simulation=run.simulation,
     )
     value, noise_std = door.advance(method_state(run.key), 0, 1)
     return Answer(value, noise_std, _certificate(door, ledger, run.name, budget))
@@ -230,6 +230,7 @@ class _Run(NamedTuple):
     name: str
     key: Key
     secret: Key
+    simulation: bool
 
     @classmethod
     def begin(
@@ -240,7 +241,7 @@ class _Run(NamedTuple):
         if folder is None or not (folder / "run.json").exists():
             key = jax.random.key(secrets.randbits(32)) if key is None else key
             secret = secret_random.fresh() if simulate is None else secret_random.fixed(simulate)
-            fresh = cls(folder, uuid.uuid4().hex, key, secret)
+            fresh = cls(folder, uuid.uuid4().hex, key, secret, simulate is not None)
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
                 if simulate is None:
@@ -265,28 +266,45 @@ class _Run(NamedTuple):
             secret = secret_random.fresh()
             if not (folder / "posterior.npz").exists():
                 _write(secret_file, secret_random.to_bytes(secret), mode=0o600)
-        return cls(folder, name, jax.random.wrap_key_data(public), secret)
+        return cls(folder, name, jax.random.wrap_key_data(public), secret, simulate is not None)
 
-    def restore(self, start: State) -> tuple[State, int]:
-        """Give the last checkpoint, or the start."""
+    def restore(self, start: State, door: Door, ledger: Ledger) -> tuple[State, int]:
+        """Give the last checkpoint, or the start; and make sure that no noise is used twice.
+
+        A replay is free because it gives the same bits: same key, data, program and starting state. Where any of them
+        changed, the old noise on a new sum would cancel in the difference of the two, so a new key is drawn, and what it
+        is used for is charged.
+        """
         file = self.folder and self.folder / "checkpoint.npz"
+        charged = [look.tag for look in ledger.looks if look.run == self.name]
         if not file or not file.exists():
-            return start, 0
-        leaves, structure = jax.tree.flatten(start)
-        with np.load(file, allow_pickle=False) as saved:
-            stored = [jnp.asarray(saved[f"leaf{i}"]) for i in range(len(leaves))]
-            done = int(saved["done"])
-        if [(x.shape, x.dtype) for x in stored] != [(x.shape, x.dtype) for x in leaves]:
-            raise ValueError(
-                f"The checkpoint in {self.folder} is of another model: its state has other shapes. "
-                "Use the model it was started with, or choose another run_dir."
-            )
-        return jax.tree.unflatten(structure, stored), done
+            state, done, replays = start, 0, not charged or charged[-1] == door.tag
+        else:
+            leaves, structure = jax.tree.flatten(start)
+            with np.load(file, allow_pickle=False) as saved:
+                stored = [saved[f"leaf{i}"] for i in range(len(saved.files) - 2)]
+                done, seal = int(saved["done"]), str(saved["seal"])
+            if [(x.shape, x.dtype) for x in stored] != [(x.shape, x.dtype) for x in leaves]:
+                raise ValueError(
+                    f"The checkpoint in {self.folder} is of another model: its state has other shapes. "
+                    "Use the model it was started with, or choose another run_dir."
+                )
+            state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in stored])
+            replays = seal == door.seal(_content(stored, done))
+        if not replays and not self.simulation:
+            secret = secret_random.fresh()
+            if self.folder:
+                _write(self.folder / "secret.key", secret_random.to_bytes(secret), mode=0o600)
+            door.rekey(secret)
+        return state, done
 
-    def checkpoint(self, state: State, done: int) -> None:
+    def checkpoint(self, state: State, done: int, door: Door) -> None:
+        """Write the state, sealed with the secret: only a state of this very run is resumed under its key."""
         if self.folder is not None:
-            leaves = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-            write_npz(self.folder / "checkpoint.npz", {**leaves, "done": np.asarray(done)})
+            leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+            arrays = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
+            seal = np.asarray(door.seal(_content(leaves, done)))
+            write_npz(self.folder / "checkpoint.npz", {**arrays, "done": np.asarray(done), "seal": seal})
 
     def finish(self, posterior: Posterior) -> None:
         """Write the results, then destroy the secret: with it the noise could be taken off again."""
@@ -295,6 +313,10 @@ class _Run(NamedTuple):
             posterior.save(self.folder / "posterior.npz")
             (self.folder / "secret.key").unlink(missing_ok=True)
             (self.folder / "checkpoint.npz").unlink(missing_ok=True)
+
+
+def _content(leaves: list[Any], done: int) -> bytes:
+    return repr(done).encode() + b"".join(repr((x.dtype, x.shape)).encode() + x.tobytes() for x in leaves)
 
 
 def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget) -> Certificate:

@@ -56,9 +56,7 @@ def canonical(content: Any) -> bytes:
     -------
     Public.
     """
-    return json.dumps(
-        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,7 @@ class Look:
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
                 raise ValueError(
-                    f"A look has {name} = {value!r}. The ledger tells looks apart by it; give a non-empty "
-                    "string."
+                    f"A look has {name} = {value!r}. The ledger tells looks apart by it; give a non-empty string."
                 )
         if self.kind not in KINDS:
             raise ValueError(
@@ -115,9 +112,7 @@ class Look:
         for name in ("first", "stop"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(
-                    f"A look has {name} = {value!r}. Steps are counted for the cost; give a plain int."
-                )
+                raise ValueError(f"A look has {name} = {value!r}. Steps are counted for the cost; give a plain int.")
         if not isinstance(self.simulation, bool):
             raise ValueError(
                 f"A look has simulation = {self.simulation!r}. It decides whether anyone is protected; "
@@ -307,9 +302,7 @@ def recipes(looks: Iterable[Look]) -> tuple[Recipe, ...]:
     parts: list[Recipe] = []
     for place, run in enumerate(summarise(looks).values()):
         counts = (run.mechanism.steps, run.repeated) if place == 0 else (run.steps,)
-        parts += [
-            (run.run, run.mechanism.rate, run.mechanism.noise_multiplier, steps) for steps in counts if steps
-        ]
+        parts += [(run.run, run.mechanism.rate, run.mechanism.noise_multiplier, steps) for steps in counts if steps]
     return tuple(parts)
 
 
@@ -358,6 +351,8 @@ class Ledger:
                 "Use Ledger() in memory, or run on Linux or macOS."
             )
         self._path = None if path is None else Path(path)
+        if self._path is not None and self._path.is_dir():
+            raise LedgerError(f"{self._path} is a folder, and a ledger is a file; write a path inside it.")
         self._mutex = threading.Lock()
         self._cap = cap
         self._adjacency = adjacency
@@ -635,9 +630,7 @@ class Ledger:
                 file = os.open(self._path, flags, 0o644)
             except FileNotFoundError:
                 if self._lines:
-                    raise LedgerError(
-                        f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}"
-                    ) from None
+                    raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
                 if write:
                     raise LedgerError(
                         f"The folder of the ledger {self._path} does not exist, so no look can be written "
@@ -645,6 +638,11 @@ class Ledger:
                     ) from None
                 yield None
                 return
+            except OSError as error:
+                raise LedgerError(
+                    f"The ledger {self._path} cannot be opened ({error}), so no look can be written down. "
+                    "Give the path of a file that may be written."
+                ) from error
             try:
                 fcntl.flock(file, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
                 yield file
@@ -663,8 +661,7 @@ class Ledger:
         size = os.fstat(file).st_size
         if size < self._end or _pread(file, self._end - len(self._last), len(self._last)) != self._last:
             raise LedgerError(
-                f"{self._path} no longer holds its line {len(self._lines)}: it was shortened or replaced. "
-                f"{_RESTORE}"
+                f"{self._path} no longer holds its line {len(self._lines)}: it was shortened or replaced. {_RESTORE}"
             )
         data = _pread(file, self._end, size - self._end)
         if not data:
@@ -759,6 +756,7 @@ class Ledger:
             # nothing.
             with contextlib.suppress(OSError):
                 os.ftruncate(file, self._end)
+            self._synced = -1
             if isinstance(error, OSError):
                 raise LedgerError(
                     f"The look could not be written to {self._path} ({error}). Records are read only after "
@@ -831,6 +829,8 @@ def _check(line: Line, seq: int, prev: str, where: str) -> None:
     problem = None
     if not isinstance(line.body, dict) or list(line.body) != ["header" if seq == 0 else "look"]:
         problem = "should be the header" if seq == 0 else "should be a look"
+    elif not isinstance(line.time, str):
+        problem = f"has the time {line.time!r}"
     elif line.seq != seq or isinstance(line.seq, bool):
         problem = f"has the number {line.seq}, not {seq}"
     elif line.prev != prev:
@@ -841,9 +841,7 @@ def _check(line: Line, seq: int, prev: str, where: str) -> None:
         try:
             if seq == 0:
                 if line.body["header"]["format"] != FORMAT:
-                    problem = (
-                        f"has the format {line.body['header']['format']!r}, and this version reads {FORMAT!r}"
-                    )
+                    problem = f"has the format {line.body['header']['format']!r}, and this version reads {FORMAT!r}"
                 elif "cap" in line.body["header"]:
                     Budget.from_dict(line.body["header"]["cap"])
             else:

@@ -171,9 +171,7 @@ class Mechanism:
         -------
         Public.
         """
-        return accounting.true_positive_rate(
-            fpr, self.rate, self.noise_multiplier, self.steps, self.adjacency
-        )
+        return accounting.true_positive_rate(fpr, self.rate, self.noise_multiplier, self.steps, self.adjacency)
 
     def event(self) -> Any:
         """Return the recipe as a dp-accounting DpEvent, for other accountants.
@@ -334,12 +332,9 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{name}.from_json: this is not JSON ({error}); write what to_json returned."
-        ) from error
+        raise ValueError(f"{name}.from_json: this is not JSON ({error}); write what to_json returned.") from error
     if not isinstance(values, dict):
         raise ValueError(
-            f"{name}.from_json: a JSON object is needed, not {type(values).__name__}; write what to_json "
-            "returned."
+            f"{name}.from_json: a JSON object is needed, not {type(values).__name__}; write what to_json returned."
         )
     return values

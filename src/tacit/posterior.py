@@ -29,9 +29,7 @@ class Posterior:
         What was certified; None when the records were public.
     """
 
-    def __init__(
-        self, draws: dict[str, Array], certificate: Certificate | None, method: Method | None = None
-    ) -> None:
+    def __init__(self, draws: dict[str, Array], certificate: Certificate | None, method: Method | None = None) -> None:
         self.draws = {name: np.asarray(value) for name, value in draws.items()}
         self.certificate = certificate
         self._method = method
@@ -50,9 +48,7 @@ class Posterior:
         count = len(next(iter(self.draws.values())))
         keys = jax.random.split(key, count)
         predict = self._method.predict
-        return jax.vmap(lambda draw, key: predict(draw, inputs, key))(
-            jax.tree.map(jnp.asarray, self.draws), keys
-        )
+        return jax.vmap(lambda draw, key: predict(draw, inputs, key))(jax.tree.map(jnp.asarray, self.draws), keys)
 
     def summary(self) -> dict[str, dict[str, Array]]:
         """Give mean, standard deviation and the central 90% interval of every site.
@@ -113,12 +109,17 @@ class Posterior:
     def load(cls, path: str | os.PathLike[str], method: Method | None = None) -> Posterior:
         """Read what ``save`` wrote; with the method it was fitted by, it can predict again.
 
+        A certificate that was tampered with is refused.
+
         Privacy: post-processing.
         """
         with np.load(path, allow_pickle=False) as file:
             draws = {name.removeprefix("draws/"): file[name] for name in file.files if name.startswith("draws/")}
             text = str(file["certificate"])
-        return cls(draws, Certificate.from_json(text) if text else None, method)
+        certificate = Certificate.from_json(text) if text else None
+        if certificate is not None:
+            certificate.verify()
+        return cls(draws, certificate, method)
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:

@@ -132,9 +132,7 @@ class Column:
         if self.levels is not None:
             raise self._error(f"is of kind {self.kind!r} and has levels. Write either bounds or levels")
         if self.low is None or self.high is None:
-            lacking = (
-                "bounds" if self.low is self.high else "lower bound" if self.low is None else "upper bound"
-            )
+            lacking = "bounds" if self.low is self.high else "lower bound" if self.low is None else "upper bound"
             raise self._error(
                 f"has no {lacking}. Bounds taken from the data would reveal it; "
                 f"write {_toml_key(self.name or 'age')} = {{low = 0, high = 110}} in the schema"
@@ -170,9 +168,7 @@ class Column:
         plain = tuple(level.item() if isinstance(level, np.generic) else level for level in declared)
         for level in plain:
             if not isinstance(level, Level):
-                raise self._error(
-                    f"has the level {level!r}. Levels are text, integers or booleans", TypeError
-                )
+                raise self._error(f"has the level {level!r}. Levels are text, integers or booleans", TypeError)
             if isinstance(level, str):
                 _check_text(level, f"a level of column {self.name!r}")
         if len(set(plain)) < len(plain):
@@ -270,9 +266,7 @@ class Schema:
         Privacy: public.
         """
         head = [f"unit = {_toml(self.unit)}"] + ([] if self.size is None else [f"size = {self.size}"])
-        return "\n".join(
-            [*head, "", "[columns]", *(column.to_toml() for column in self.columns.values()), ""]
-        )
+        return "\n".join([*head, "", "[columns]", *(column.to_toml() for column in self.columns.values()), ""])
 
     @classmethod
     def read(cls, path: str | Path) -> Schema:

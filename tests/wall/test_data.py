@@ -81,9 +81,7 @@ def test_a_pytree_keeps_its_structure_and_gets_the_stored_types() -> None:
     assert (data.schema, data.size, data.unit, data.ledger) == (None, None, "record", None)
 
 
-@pytest.mark.parametrize(
-    "records", [np.ones((4, 2)), [[1.0, 1.0]] * 4, (np.ones(4),), [np.ones(4), np.ones(4)]]
-)
+@pytest.mark.parametrize("records", [np.ones((4, 2)), [[1.0, 1.0]] * 4, (np.ones(4),), [np.ones(4), np.ones(4)]])
 def test_other_containers(records: Any) -> None:
     data = PrivateData(records)
     assert data._count == 4
@@ -186,9 +184,7 @@ def test_the_records_are_copied() -> None:
         "integer": aligned_ones(np.int32),
         "flag": aligned_ones(bool),
     }
-    schema = Schema(
-        {name: {"low": 0, "high": 1} for name in ("real", "integer")} | {"flag": {"levels": [0, 1]}}
-    )
+    schema = Schema({name: {"low": 0, "high": 1} for name in ("real", "integer")} | {"flag": {"levels": [0, 1]}})
     plain, declared = PrivateData(arrays), PrivateData(arrays, schema)
     for array in arrays.values():
         array[:] = 0
@@ -295,9 +291,7 @@ def test_mixed_levels_keep_text_and_numbers_apart() -> None:
     np.testing.assert_array_equal(sealed(["1", 1, "a", ""], levels=["a", 1, "1", ""]), [2, 1, 0, 3])
 
 
-@pytest.mark.parametrize(
-    "unknown", ["canary", "1", "F", 2, 0.5, (1,), [1], {"a": 1}, b"f", datetime.date(2020, 1, 1)]
-)
+@pytest.mark.parametrize("unknown", ["canary", "1", "F", 2, 0.5, (1,), [1], {"a": 1}, b"f", datetime.date(2020, 1, 1)])
 def test_an_unknown_level_is_refused_and_not_shown(unknown: Any) -> None:
     values = np.empty(2, object)
     values[:] = ["f", None]
@@ -372,9 +366,7 @@ WITH_GAPS = [
 
 @pytest.mark.parametrize("values", WITH_GAPS)
 def test_missing_numbers_follow_the_rule(values: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"'x' has missing values.*x = \{low = 0, high = 9, missing = \"drop\"\}"
-    ):
+    with pytest.raises(ValueError, match=r"'x' has missing values.*x = \{low = 0, high = 9, missing = \"drop\"\}"):
         sealed(values, low=0, high=9)
     np.testing.assert_array_equal(sealed(values, low=0, high=9, missing="drop"), [1, 3])
     np.testing.assert_array_equal(sealed(values, low=0, high=9, missing=7), [1, 7, 3])
@@ -429,9 +421,7 @@ def test_columns_are_matched_by_name() -> None:
     schema = Schema({"age": AGE, "sex": {"levels": ["f", "m"]}})
     with pytest.raises(ValueError, match=r"declares the columns \['sex'\].*have only \['age', 'gender'\]"):
         PrivateData(pd.DataFrame({"age": [1], "gender": ["f"]}), schema)
-    with pytest.raises(
-        ValueError, match=r"have the columns \['note'\].*misspelt.*records\[\['age', 'sex'\]\]"
-    ):
+    with pytest.raises(ValueError, match=r"have the columns \['note'\].*misspelt.*records\[\['age', 'sex'\]\]"):
         PrivateData(pd.DataFrame({"age": [1], "sex": ["f"], "note": ["x"]}), schema)
     swapped = PrivateData(pd.DataFrame({"sex": ["m"], "age": [7]}), schema)
     assert swapped._records["age"].tolist() == [7]

@@ -66,7 +66,7 @@ def vi(
     MethodFor
         To be handed to ``tacit.fit``.
     """
-    optimizer = optimizer or optax.adam(lambda step: 0.1 / (1 + step / 20) ** 0.75)
+    optimizer = optimizer or optax.adam(lambda step: 0.2 / (1 + step / 20) ** 0.75)
 
     def build(placeholder: Record) -> Method:
         sites = _find_sites(model, placeholder)
@@ -130,11 +130,7 @@ def vi(
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
             filled = numpyro.handlers.seed(numpyro.handlers.substitute(model, data=draw), key)
             trace = numpyro.handlers.trace(filled).get_trace(*_arguments(inputs), **_keywords(inputs))
-            wanted = [
-                name
-                for name, site in trace.items()
-                if name in sites.observed or site["type"] == "deterministic"
-            ]
+            wanted = [name for name, site in trace.items() if name in sites.observed or site["type"] == "deterministic"]
             return {name: trace[name]["value"] for name in wanted}
 
         return Method(init, contribute, update, draw, predict)
@@ -190,7 +186,9 @@ def _find_sites(model: Model, placeholder: Record) -> _Sites:
         else:
             latents[name] = biject_to(site["fn"].support)
             if site["fn"].support.is_discrete:
-                raise ValueError(f"The latent site {name!r} is discrete; sum it out (numpyro.distributions.Mixture...).")
+                raise ValueError(
+                    f"The latent site {name!r} is discrete; sum it out (numpyro.distributions.Mixture...)."
+                )
     if not observed:
         raise ValueError(
             "The model observes nothing: pass the records' columns as obs=... inside the plate over records."

@@ -72,18 +72,25 @@ class Door:
         step = _Step(method, data, mechanism, state)
         _refuse_captured_records(method, data, state, key, step.shape)
         lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
-        self._program, self._inputs = lowered.compile(), (secret, key, data._records)
-        self._ledger = ledger
+        self._program, self._text = lowered.compile(), lowered.as_text()
+        self._key, self._records, self._ledger = key, data._records, ledger
         self._look = {
             "run": run,
             "kind": kind,
             "method": title,
             "mechanism": mechanism,
-            "tag": _tag(secret, key, data._records, lowered.as_text()),
             "unit": data.unit,
             "simulation": simulation,
         }
+        self.rekey(secret)
         self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()
+
+    def rekey(self, secret: Key) -> None:
+        """Take another secret key, and with it another tag: nothing charged under the old one is replayed.
+
+        Privacy: reads records, for a keyed hash that only the holder of the secret can check.
+        """
+        self._secret, self.tag = secret, _tag(secret, self._key, self._records, self._text)
 
     def advance(self, state: State, first: int, stop: int) -> State:
         """Take the private steps ``first`` to ``stop - 1``; the ledger line is on disk before a record is read.
@@ -91,8 +98,15 @@ class Door:
         Privacy: reads records. A step that this run has already taken with the same key, data and program gives the
         same bits again and is free; anything else is charged.
         """
-        self._ledger.charge(Look(first=first, stop=stop, **self._look))
-        return jax.block_until_ready(self._program(state, first, stop, *self._inputs))
+        self._ledger.charge(Look(first=first, stop=stop, tag=self.tag, **self._look))
+        return jax.block_until_ready(self._program(state, first, stop, self._secret, self._key, self._records))
+
+    def seal(self, content: bytes) -> str:
+        """Give a keyed hash of public content that shows it was made under this key, data and program.
+
+        Privacy: public, as long as the secret is.
+        """
+        return hmac.new(random.to_bytes(self._secret), self.tag.encode() + content, "sha256").hexdigest()
 
     def slack(self, steps: int, epsilon: float) -> float:
         """Bound what the samplers' distance from their exact laws adds to delta over the given steps.
@@ -184,9 +198,7 @@ class _Step:
         chunks = (included + self.chunk - 1) // self.chunk
         return jax.lax.fori_loop(0, chunks, add_chunk, lattice.zero(self.dimension))
 
-    def _exact_sum(
-        self, integers: Int32[Array, "chunk d"], present: Bool[Array, "chunk"]
-    ) -> Int32[Array, "d"]:
+    def _exact_sum(self, integers: Int32[Array, "chunk d"], present: Bool[Array, "chunk"]) -> Int32[Array, "d"]:
         return jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)
 
     def integers(self, state: State, rows: PyTree, key: Key) -> Int32[Array, "chunk d"]:
@@ -195,8 +207,7 @@ class _Step:
         def vector(record: Record) -> Float32[Array, "d"]:
             leaves = jax.tree.leaves(self.method.contribute(state, record, key))
             flat = [
-                jnp.ravel(leaf).astype(jnp.float32) * weight
-                for leaf, weight in zip(leaves, self.weights, strict=True)
+                jnp.ravel(leaf).astype(jnp.float32) * weight for leaf, weight in zip(leaves, self.weights, strict=True)
             ]
             return jnp.concatenate(flat)
 
@@ -267,9 +278,7 @@ def _tag(secret: Key, key: Key, records: PyTree, program: str) -> str:
     return digest.hexdigest()
 
 
-def _refuse_captured_records(
-    method: Method, data: PrivateData, state: State, key: Key, contribution: PyTree
-) -> None:
+def _refuse_captured_records(method: Method, data: PrivateData, state: State, key: Key, contribution: PyTree) -> None:
     """Refuse a method one of whose functions holds an array with as many rows as there are records."""
     release = Release(contribution, contribution, jnp.float32(1), contribution)
     traced = {

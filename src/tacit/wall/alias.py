@@ -69,8 +69,7 @@ def build(masses: Sequence[int]) -> Table:
     threshold, alias = thresholds(integer_weights(masses))
     index_bits = len(masses).bit_length() - 1
     packed = [
-        (a << (32 - index_bits)) | (t >> 96) if index_bits else t >> 96
-        for a, t in zip(alias, threshold, strict=True)
+        (a << (32 - index_bits)) | (t >> 96) if index_bits else t >> 96 for a, t in zip(alias, threshold, strict=True)
     ]
     rest = [[(t >> shift) & 0xFFFFFFFF for shift in (64, 32, 0)] for t in threshold]
     # NumPy, not JAX: a table may be first asked for while a function is being traced.

@@ -110,10 +110,7 @@ class PrivateData:
         else:
             columns = [f"{name} {leaf.dtype} {leaf.shape}" for name, leaf in _named_leaves(self.placeholder)]
         declared = "" if self.size is None else f" (declared: {self.size})"
-        return (
-            f"PrivateData(columns: {', '.join(columns)}; unit: {self.unit}; "
-            f"number of records: sealed{declared})"
-        )
+        return f"PrivateData(columns: {', '.join(columns)}; unit: {self.unit}; number of records: sealed{declared})"
 
     def __dir__(self) -> list[str]:
         # inspect.getmembers and notebook inspectors fetch the value of every name they are told of.
@@ -125,9 +122,7 @@ class PrivateData:
     __iter__ = __reversed__ = _sealed("records cannot be gone through one by one")
     __array__ = _sealed("it cannot be turned into an array")
     # Python's default __getstate__ would hand over every slot.
-    __reduce__ = __reduce_ex__ = __getstate__ = _sealed(
-        "it cannot be pickled, since the file would hold the records"
-    )
+    __reduce__ = __reduce_ex__ = __getstate__ = _sealed("it cannot be pickled, since the file would hold the records")
     __copy__ = __deepcopy__ = _sealed("it cannot be copied; pass the same object on")
 
 
@@ -185,9 +180,7 @@ def _plain(name: str, leaf: Any) -> Shaped[np.ndarray, "n ..."]:
         return values.copy()
     if jnp.issubdtype(values.dtype, np.integer):
         if values.size and (values.min() < _INT32.min or values.max() > _INT32.max):
-            raise ValueError(
-                f"{name!r} has integers that do not fit 32 bits. Rescale them, or give real numbers."
-            )
+            raise ValueError(f"{name!r} has integers that do not fit 32 bits. Rescale them, or give real numbers.")
         return values.astype(np.int32)
     if jnp.issubdtype(values.dtype, np.floating):
         with np.errstate(all="ignore"):
@@ -312,9 +305,7 @@ def _check_lengths(leaves: list[tuple[str, Shaped[np.ndarray, "..."]]]) -> None:
 
 def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_leaf)
-    return [
-        (jax.tree_util.keystr(path, simple=True, separator=".") or "records", leaf) for path, leaf in leaves
-    ]
+    return [(jax.tree_util.keystr(path, simple=True, separator=".") or "records", leaf) for path, leaf in leaves]
 
 
 def _is_leaf(node: Any) -> bool:

@@ -58,9 +58,7 @@ def to_bytes(key: Key) -> bytes:
     return np.asarray(jax.random.key_data(key)).astype("<u4").tobytes()
 
 
-def block(
-    key: UInt32[Array, "8"], counter: UInt32[Array, "n"], nonce: tuple[Any, Any, Any]
-) -> UInt32[Array, "n 16"]:
+def block(key: UInt32[Array, "8"], counter: UInt32[Array, "n"], nonce: tuple[Any, Any, Any]) -> UInt32[Array, "n 16"]:
     """Give the ChaCha20 key stream blocks of RFC 8439, section 2.3, at the given counters."""
     words = [*CONSTANTS, *(key[i] for i in range(8)), counter, *nonce]
     start = tuple(jnp.broadcast_to(jnp.asarray(word, jnp.uint32), counter.shape) for word in words)
