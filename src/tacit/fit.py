@@ -1,8 +1,8 @@
 """The host loop: segments of compiled steps, with progress, checkpoints, Ctrl-C and resume; and one paid question.
 
 A run folder holds ``run.json`` (the public recipe), ``secret.key`` (only while the run is under way),
-``checkpoint.npz`` (public state), ``ledger.jsonl`` unless the data brought a ledger, and at the end ``posterior.npz`` and the
-certificate.
+``checkpoint.npz`` (public state), ``ledger.jsonl`` unless the data brought a ledger, and at the end ``posterior.npz``
+and the certificate.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def ask(
 ) -> Answer:
     """Buy one number (or vector) about the records: the noisy sum of ``question(record)`` over all of them.
 
-    Privacy: reads records, through the wall. Each record's answer is clipped to norm ``clip``; the price is on the ledger.
+    Privacy: reads records, through the wall. Each record's answer is clipped; the price is on the ledger.
 
     Parameters
     ----------
@@ -272,8 +272,8 @@ class _Run(NamedTuple):
         """Give the last checkpoint, or the start; and make sure that no noise is used twice.
 
         A replay is free because it gives the same bits: same key, data, program and starting state. Where any of them
-        changed, the old noise on a new sum would cancel in the difference of the two, so a new key is drawn, and what it
-        is used for is charged.
+        changed, the old noise on a new sum would cancel in the difference of the two, so a new key is drawn, and what
+        it is used for is charged.
         """
         file = self.folder and self.folder / "checkpoint.npz"
         charged = [look.tag for look in ledger.looks if look.run == self.name]

@@ -37,8 +37,7 @@ class Posterior:
     def predict(self, inputs: PyTree, *, key: Key) -> PyTree:
         """Predict new records: one prediction for each draw, along a leading axis.
 
-        Privacy: post-processing. ``inputs`` are public or your own; give the columns of the records without the observed
-        ones.
+        Privacy: post-processing. ``inputs`` are public or your own: the columns of a record without the observed ones.
         """
         if self._method is None or self._method.predict is None:
             raise ValueError(

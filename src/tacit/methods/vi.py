@@ -8,7 +8,7 @@
         phi   = phi + optimiser(g)
         phibar = average of phi                     free post-processing
 
-phi is ``params``, T the ``guide``, w ``latents`` (in unconstrained coordinates), phibar ``average``, G ``release.full``.
+phi is ``params``, T the ``guide``, w ``latents`` (unconstrained coordinates), phibar ``average``, G ``release.full``.
 Prior and entropy never pass the wall: they are exact. d3p puts the whole ELBO of a record through it instead, with one
 guide draw a record, which wastes the norm on terms that need no protection (METHODS 19.1).
 """
@@ -156,8 +156,8 @@ def _find_sites(model: Model, placeholder: Record) -> _Sites:
     plates = {name for name, n in _plates(two).items() if n == 2 and _plates(three).get(name) == 3}
     if not plates:
         raise ValueError(
-            "The model has no plate over records: no plate's length follows the model's arguments, so tacit cannot tell "
-            "one record's term from another's. Write: with numpyro.plate('records', x.shape[0]): ... around the "
+            "The model has no plate over records: no plate's length follows the model's arguments, so tacit cannot "
+            "tell one record's term from another's. Write: with numpyro.plate('records', x.shape[0]): ... around the "
             "observed sites."
         )
     sites = {name: site for name, site in _trace(model, placeholder, 1).items() if site["type"] != "plate"}
@@ -243,7 +243,7 @@ def _guide(model: Model, guide: Model | type[AutoGuide] | None, sites: _Sites) -
     if guide is None:
         guide = AutoNormal
     if isinstance(guide, type) and issubclass(guide, AutoGuide):
-        # An AutoGuide evaluates its model when it is set up; without the likelihood no placeholder value can disturb it.
+        # An AutoGuide evaluates its model at set-up; without the likelihood no placeholder value can disturb it.
         prior = numpyro.handlers.block(model, hide=list(sites.observed))
         return guide(prior, init_loc_fn=init_to_median)  # type: ignore[call-arg]
     return guide

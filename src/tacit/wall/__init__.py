@@ -1,7 +1,7 @@
 """The wall: the only package that reads records. ``Door.advance`` is the only private operation in tacit.
 
-One step draws a Poisson subset, lets each of its records contribute, clips, sums in integers, adds rounded Gaussian noise,
-and hands the noisy sum to the method. The ledger line is on disk before a record is read.
+One step draws a Poisson subset, lets each of its records contribute, clips, sums in integers, adds rounded Gaussian
+noise, and hands the noisy sum to the method. The ledger line is on disk before a record is read.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import hashlib
 import hmac
 import importlib.metadata
 import math
+import operator
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, final
 
 import jax
@@ -74,14 +76,7 @@ class Door:
         lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
         self._program, self._text = lowered.compile(), lowered.as_text()
         self._key, self._records, self._ledger = key, data._records, ledger
-        self._look = {
-            "run": run,
-            "kind": kind,
-            "method": title,
-            "mechanism": mechanism,
-            "unit": data.unit,
-            "simulation": simulation,
-        }
+        self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self.rekey(secret)
         self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()
 
@@ -98,7 +93,7 @@ class Door:
         Privacy: reads records. A step that this run has already taken with the same key, data and program gives the
         same bits again and is free; anything else is charged.
         """
-        self._ledger.charge(Look(first=first, stop=stop, tag=self.tag, **self._look))
+        self._ledger.charge(replace(self._look, first=first, stop=stop, tag=self.tag))
         return jax.block_until_ready(self._program(state, first, stop, self._secret, self._key, self._records))
 
     def seal(self, content: bytes) -> str:
@@ -159,12 +154,10 @@ class _Step:
         def group(carry: tuple[Array, State]) -> tuple[Array, State]:
             start, state = carry
             steps = start + jnp.arange(self.together)
-            noise_keys, subset_keys = (
-                jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(secret, t), use))(steps) for use in (0, 1)
-            )
-            noise = lattice.noise(noise_keys, self.dimension)
-            subsets = self._subsets(subset_keys)
-            keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(steps)
+            secrets = random.fold_in(random.fold_in(secret, steps), jnp.arange(2)[:, None])
+            noise = lattice.noise(secrets[0], self.dimension)
+            subsets = self._subsets(secrets[1])
+            keys = random.fold_in(key, steps)
 
             def one(i: Array, state: State) -> State:
                 total = lattice.add(self._sum(state, records, subsets, i, keys[i]), noise[i])
@@ -249,9 +242,9 @@ class _Step:
         rows = jax.tree.map(made_up, data.placeholder)
         program = jax.jit(self.integers)
         here = program(state, rows, jax.random.key(1))
-        for turn in (1, self.chunk // 2 + 1):
-            there = program(state, jax.tree.map(lambda leaf: jnp.roll(leaf, turn, 0), rows), jax.random.key(1))
-            if not jnp.array_equal(jnp.roll(here, turn, 0), there):
+        for places in (np.roll(np.arange(self.chunk), turn) for turn in (1, self.chunk // 2 + 1)):
+            there = program(state, jax.tree.map(operator.itemgetter(places), rows), jax.random.key(1))
+            if not jnp.array_equal(here[places], there):
                 return False
         return True
 

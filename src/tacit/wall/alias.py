@@ -1,11 +1,12 @@
 """Exact draws from a finite distribution: alias tables whose weights are integers that sum to 2**128.
 
-A table of K = 2**m columns splits 128 uniform bits into the column (m bits) and a fraction (128 - m bits). Column c gives
-its own value when the fraction is below its threshold, else the value of its alias. Thresholds are integers, so the law of
-a draw is exactly the integer weights over 2**128, and its distance from the wanted law is what rounding the weights cost.
+A table of K = 2**m columns splits 128 uniform bits into the column (m bits) and a fraction (128 - m bits). Column c
+gives its own value when the fraction is below its threshold, else the value of its alias. Thresholds are integers, so
+the law of a draw is exactly the integer weights over 2**128; its distance from the wanted law is what rounding the
+weights cost.
 
-The first 32-bit word settles the comparison unless the fraction's leading bits equal the threshold's, which happens once
-in 2**(32 - m) draws; only then are the other 96 bits drawn.
+The first 32-bit word settles the comparison unless the fraction's leading bits equal the threshold's, which happens
+once in 2**(32 - m) draws; only then are the other 96 bits drawn.
 """
 
 from __future__ import annotations

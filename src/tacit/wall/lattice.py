@@ -4,8 +4,8 @@ A contribution of norm at most C becomes an integer vector of norm at most M, in
 with Z ~ N(0, RHO**2). Rounding commutes with adding an integer, so the noisy sum is the rounded output of the ideal
 Gaussian mechanism with multiplier RHO / M, and every theorem about that mechanism holds (docs/proofs/lattice.md).
 
-The rounded Gaussian is drawn as 256 X1 + X2, X1 a discrete Gaussian and X2 a rounded Gaussian of parameter 512 each, from
-alias tables computed in integers. ``NOISE_DISTANCE`` bounds the distance from the wanted law.
+The rounded Gaussian is drawn as 256 X1 + X2, X1 a discrete Gaussian and X2 a rounded Gaussian of parameter 512 each,
+from alias tables computed in integers. ``NOISE_DISTANCE`` bounds the distance from the wanted law.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 from tacit.types import Key
-from tacit.wall import alias
+from tacit.wall import alias, random
 
 STRIDE = 256
 SPREAD = 512
@@ -81,7 +81,7 @@ def noise(keys: Key, dimension: int) -> Int32[Array, "steps d"]:
     Privacy: depends on no record; the keys are secret.
     """
     coarse, fine = tables()
-    word_keys, coarse_keys, fine_keys = (jax.vmap(lambda k: jax.random.fold_in(k, i))(keys) for i in range(3))
+    word_keys, coarse_keys, fine_keys = random.fold_in(keys, jnp.arange(3)[:, None])
     words = jax.vmap(lambda k: jax.random.bits(k, (2, dimension), jnp.uint32))(word_keys)
     drawn = STRIDE * alias.draw(coarse, words[:, 0], coarse_keys) + alias.draw(fine, words[:, 1], fine_keys)
     return drawn - (STRIDE + 1) * HALF

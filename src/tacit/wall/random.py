@@ -1,7 +1,7 @@
 """Secret randomness: ChaCha20 as a JAX generator, seeded by the operating system.
 
-A key is the cipher's 256-bit key. The three uses of a key are kept apart by the nonce, and the block counter runs inside
-a use, so no (key, nonce, counter) is ever evaluated for two purposes:
+A key is the cipher's 256-bit key. The three uses of a key are kept apart by the nonce, and the block counter runs
+inside a use, so no (key, nonce, counter) is ever evaluated for two purposes:
 
     bits     nonce (1, 0, 0)      block i gives output words 16 i .. 16 i + 15
     fold_in  nonce (2, data, 0)   block 0 gives the child key
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import define_prng_impl
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, Int32, UInt32
 
 from tacit.types import Key
 
@@ -56,6 +56,13 @@ def from_bytes(secret: bytes) -> Key:
 def to_bytes(key: Key) -> bytes:
     """Give the 32 secret bytes of a key, for the run folder's secret file."""
     return np.asarray(jax.random.key_data(key)).astype("<u4").tobytes()
+
+
+def fold_in(keys: Key, data: UInt32[Array, "..."] | Int32[Array, "..."]) -> Key:
+    """Give child keys for an array of numbers, of the broadcast shape; for secret and public keys alike."""
+    shape = jnp.broadcast_shapes(keys.shape, data.shape)
+    flat = jax.vmap(jax.random.fold_in)(jnp.broadcast_to(keys, shape).ravel(), jnp.broadcast_to(data, shape).ravel())
+    return flat.reshape(shape)
 
 
 def block(key: UInt32[Array, "8"], counter: UInt32[Array, "n"], nonce: tuple[Any, Any, Any]) -> UInt32[Array, "n 16"]:

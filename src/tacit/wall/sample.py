@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
 from tacit.types import Key
-from tacit.wall import alias
+from tacit.wall import alias, random
 
 DIGIT_BITS = 12
 BASE = 1 << DIGIT_BITS
@@ -92,7 +92,7 @@ def subsets(keys: Key, records: int, rate: float, size: int) -> Int32[Array, "st
     Privacy: the keys are secret; so are the subsets.
     """
     tables = gap_tables(rate, digits_for(records))
-    word_keys, *more = (jax.vmap(lambda k: jax.random.fold_in(k, i))(keys) for i in range(1 + len(tables)))
+    word_keys, *more = random.fold_in(keys, jnp.arange(1 + len(tables))[:, None])
     words = jax.vmap(lambda k: jax.random.bits(k, (len(tables), size), jnp.uint32))(word_keys)
     # A gap beyond all records is as good as any other such gap: saturate, so that nothing overflows.
     end = records + 1
