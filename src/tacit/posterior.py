@@ -64,13 +64,22 @@ class Posterior:
             for name, value in self.draws.items()
         }
 
+    def rows(self) -> list[tuple[str, float, float, float, float]]:
+        """Give (label, mean, standard deviation, 5%, 95%) for every number of every site.
+
+        Privacy: post-processing.
+        """
+        rows = []
+        for name, site in self.summary().items():
+            for index in np.ndindex(np.shape(site["mean"])):
+                label = name + (f"[{','.join(map(str, index))}]" if index else "")
+                mean, std, low, high = (float(site[key][index]) for key in ("mean", "std", "low", "high"))
+                rows.append((label, mean, std, low, high))
+        return rows
+
     def __repr__(self) -> str:
         lines = [f"{'':24}{'mean':>9}{'std':>9}{'5%':>9}{'95%':>9}"]
-        for name, row in self.summary().items():
-            for index in np.ndindex(np.shape(row["mean"])):
-                label = name + (f"[{','.join(map(str, index))}]" if index else "")
-                numbers = "".join(f"{float(row[k][index]):9.3f}" for k in ("mean", "std", "low", "high"))
-                lines.append(f"{label:24}{numbers}")
+        lines += [f"{label:24}" + "".join(f"{number:9.3f}" for number in numbers) for label, *numbers in self.rows()]
         if self.certificate is None:
             lines.append("public records: no privacy was bought, no certificate")
         else:

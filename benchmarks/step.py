@@ -1,0 +1,148 @@
+"""The private step against the same step without privacy, and against the number of records.
+
+    make bench        (python benchmarks/step.py)
+
+A logistic regression with 100 coefficients is climbed by plain gradient steps on subsets of 256 records. The non-private
+step uses the same subsets, drawn by the same sampler, and one gradient of the subset's summed log-likelihood: no clip, no
+noise, no integers. Steps are interleaved in one process; medians over rounds; only ratios mean anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import tacit
+from tacit import wall
+from tacit.types import Array, Key, Record, State
+from tacit.wall import random, sample
+
+COLUMNS, SUBSET, STEPS = 100, 256, 512
+
+
+def log_likelihood(w: Array, record: Record) -> Array:
+    """One record's term."""
+    return jax.nn.log_sigmoid((2 * record["y"] - 1) * (record["x"] @ w))
+
+
+def method() -> tacit.Method:
+    """Gradient ascent on the log-likelihood: the plainest post-processing of a score."""
+
+    def contribute(w: State, record: Record, _: Key) -> Array:
+        return jax.grad(log_likelihood)(w, record)
+
+    def update(w: State, release: tacit.Release, _: Key) -> Array:
+        return w + 1e-6 * release.full
+
+    return tacit.Method(lambda key: jnp.zeros(COLUMNS), contribute, update, lambda w, _: {"w": w})
+
+
+def private(data: tacit.PrivateData, count: int) -> Callable[[], object]:
+    """Give the compiled private segment."""
+    mechanism = tacit.Mechanism(rate=SUBSET / count, clip=5.0, noise_multiplier=1.3, steps=STEPS)
+    state = jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)
+    step = wall._Step(method(), data, mechanism, state)
+    program = jax.jit(step.segment)
+    inputs = jnp.zeros(COLUMNS), 0, STEPS, random.fixed(0), jax.random.key(0), data._records
+    return lambda: jax.block_until_ready(program(*inputs))
+
+
+def public(records: dict[str, Array], count: int, chunk: int, drawn: bool) -> Callable[[], object]:
+    """Give the compiled non-private segment; ``drawn`` says whether it draws its subsets or is given them."""
+    rate = SUBSET / count
+    room = sample.room(count, rate)
+    width = -(-room // chunk) * chunk
+
+    def draw(first: Array, number: int) -> Array:
+        keys = random.fold_in(random.fixed(0), 2 * (first + jnp.arange(number)) + 1)
+        return jnp.pad(sample.subsets(keys, count, rate, room), ((0, 0), (0, width - room)), constant_values=count)
+
+    def segment(w: Array, records: dict[str, Array], given: Array) -> Array:
+        def one(positions: Array, w: Array) -> Array:
+            def add(j: Array, total: Array) -> Array:
+                chosen = jax.lax.dynamic_slice(positions, (j * chunk,), (chunk,))
+                rows = jax.tree.map(lambda leaf: leaf.at[chosen].get(mode="clip"), records)
+
+                def loss(w: Array) -> Array:
+                    terms = jax.nn.log_sigmoid((2 * rows["y"] - 1) * (rows["x"] @ w))
+                    return jnp.sum(jnp.where(chosen < count, terms, 0))
+
+                return total + jax.grad(loss)(w)
+
+            chunks = (jnp.sum(positions < count) + chunk - 1) // chunk
+            return w + 1e-6 / rate * jax.lax.fori_loop(0, chunks, add, jnp.zeros(COLUMNS))
+
+        if not drawn:
+            return jax.lax.fori_loop(0, STEPS, lambda i, w: one(given[i], w), w)
+
+        def group(g: Array, w: Array) -> Array:
+            subsets = draw(64 * g, 64)
+            return jax.lax.fori_loop(0, 64, lambda i, w: one(subsets[i], w), w)
+
+        return jax.lax.fori_loop(0, STEPS // 64, group, w)
+
+    given = jax.jit(lambda: draw(jnp.int32(0), STEPS))() if not drawn else jnp.zeros((1, 1), jnp.int32)
+    program = jax.jit(segment)
+    return lambda: jax.block_until_ready(program(jnp.zeros(COLUMNS), records, given))
+
+
+def medians(programs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Time the programs in turns, so that a busy moment hits all of them."""
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for program in programs.values():
+        program()
+    for _ in range(rounds):
+        for name, program in programs.items():
+            start = time.perf_counter()
+            program()
+            times[name].append((time.perf_counter() - start) / STEPS * 1e6)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--largest", type=int, default=10**7, help="records in the last row (4 GB at 10**7)")
+    options = parser.parse_args()
+    generator = np.random.default_rng(0)
+
+    def records(count: int) -> dict[str, Array]:
+        x = generator.standard_normal((count, COLUMNS), dtype=np.float32)
+        return {"x": jnp.asarray(x), "y": jnp.asarray((x[:, 0] > 0).astype(np.float32))}
+
+    rows = records(60000)
+    data = tacit.PrivateData(rows, size=60000)
+    chunk = wall._Step(
+        method(), data, tacit.Mechanism(SUBSET / 60000, 5.0, 1.3, STEPS), jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)
+    ).chunk
+    timed = medians(
+        {
+            "private": private(data, 60000),
+            "non-private, same subsets drawn": public(rows, 60000, chunk, drawn=True),
+            "non-private, subsets given": public(rows, 60000, chunk, drawn=False),
+        },
+        options.rounds,
+    )
+    print(f"{COLUMNS} parameters, subsets of {SUBSET} of 60000 records\n\n| step | µs | ratio |\n|---|---|---|")
+    for name, value in timed.items():
+        print(f"| {name} | {value:.0f} | {timed['private'] / value:.2f} |")
+
+    print("\n| records | µs a private step | against 10^4 |\n|---|---|---|")
+    counts = [n for n in (10**4, 10**5, 10**6, 10**7) if n <= options.largest]
+    programs = {}
+    for n in counts:
+        programs[str(n)] = private(tacit.PrivateData(records(n), size=n), n)
+    timed = medians(programs, options.rounds)
+    for name, value in timed.items():
+        print(f"| {int(name):.0e} | {value:.0f} | {value / timed['10000']:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

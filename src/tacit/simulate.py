@@ -1,0 +1,87 @@
+"""Simulated records whose truth is known, for the demo, the examples and the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from tacit.schema import Schema
+
+HOSPITAL = Schema(
+    {
+        "age": {"low": 18, "high": 100},
+        "sex": {"levels": ["female", "male"]},
+        "emergency": {"levels": ["no", "yes"]},
+        "days": {"low": 1, "high": 30},
+        "earlier_stays": {"low": 0, "high": 10, "kind": "integer"},
+        "diabetes": {"levels": ["no", "yes"]},
+        "readmitted": {"levels": ["no", "yes"]},
+    },
+    unit="patient",
+    size=20000,
+)
+"""The public facts about the simulated patients."""
+
+HOSPITAL_TRUTH = {
+    "intercept": -1.4,
+    "age": 0.45,
+    "male": 0.1,
+    "emergency": 0.5,
+    "days": 0.3,
+    "earlier_stays": 0.8,
+    "diabetes": 0.35,
+}
+"""The coefficients from which readmission is simulated, in the units of ``hospital_model``."""
+
+
+def hospital(seed: int) -> dict[str, Any]:
+    """Simulate a table of 20000 hospital stays, one for each patient.
+
+    Privacy: public. No real person is in it.
+    """
+    random = np.random.default_rng(seed)
+    size = HOSPITAL.size or 0
+    diabetes = random.random(size) < 0.25
+    table = {
+        "age": np.clip(random.normal(62, 16, size) + 5 * diabetes, 18, 100),
+        "sex": random.random(size) < 0.48,
+        "emergency": random.random(size) < 0.55,
+        "days": np.clip(random.gamma(2.0, 2.5, size), 1, 30),
+        "earlier_stays": np.minimum(random.poisson(0.8, size), 10),
+        "diabetes": diabetes,
+    }
+    odds = sum(HOSPITAL_TRUTH[name] * column for name, column in _columns(**table).items())
+    table["readmitted"] = random.random(size) < 1 / (1 + np.exp(-odds))
+    for name, column in HOSPITAL.columns.items():
+        if column.levels is not None:
+            table[name] = np.asarray(column.levels)[table[name].astype(int)]
+    return table
+
+
+def hospital_model(
+    age: Any, sex: Any, emergency: Any, days: Any, earlier_stays: Any, diabetes: Any, readmitted: Any = None
+) -> None:
+    """Model readmission by a logistic regression; columns are centred and scaled by public constants.
+
+    Privacy: public.
+    """
+    columns = _columns(age, sex, emergency, days, earlier_stays, diabetes)
+    weights = {name: numpyro.sample(name, dist.Normal(0, 2)) for name in columns}
+    odds = sum(weights[name] * column for name, column in columns.items())
+    with numpyro.plate("patients", age.shape[0]):
+        numpyro.sample("readmitted", dist.Bernoulli(logits=odds), obs=readmitted)
+
+
+def _columns(age: Any, sex: Any, emergency: Any, days: Any, earlier_stays: Any, diabetes: Any) -> dict[str, Any]:
+    return {
+        "intercept": 1.0,
+        "age": (age - 60) / 15,
+        "male": sex * 1.0,
+        "emergency": emergency * 1.0,
+        "days": (days - 5) / 4,
+        "earlier_stays": earlier_stays / 1.0,
+        "diabetes": diabetes * 1.0,
+    }

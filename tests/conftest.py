@@ -1,0 +1,43 @@
+"""Helpers that several test files use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tacit.ledger import Ledger
+from tacit.mechanism import Mechanism
+from tacit.types import Method
+from tacit.wall import Door, random
+from tacit.wall.data import PrivateData
+
+
+def _open_door(method: Method, data: PrivateData, mechanism: Mechanism, seed: int = 1, **facts: Any) -> Door:
+    facts = {"ledger": Ledger(), "run": "test", "kind": "fit", "title": "test", "simulation": True} | facts
+    return Door(method, data, mechanism, secret=random.fixed(seed), key=jax.random.key(0), **facts)
+
+
+def _recorder(steps: int) -> Method:
+    """Contribute the record itself, and write down the first coordinate of every release."""
+    return Method(
+        init=lambda key: (jnp.int32(0), jnp.zeros(steps)),
+        contribute=lambda state, record, key: record,
+        update=lambda state, release, key: (state[0] + 1, state[1].at[state[0]].set(release.total[0])),
+        draw=lambda state, key: {"released": state[1]},
+    )
+
+
+@pytest.fixture(scope="session")
+def open_door() -> Callable[..., Door]:
+    """Open a Door with a fixed secret: open_door(method, data, mechanism, seed=1, ledger=..., ...)."""
+    return _open_door
+
+
+@pytest.fixture(scope="session")
+def recorder() -> Callable[[int], Method]:
+    """Make a method whose state is the list of what was released: recorder(steps)."""
+    return _recorder

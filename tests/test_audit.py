@@ -1,0 +1,124 @@
+"""The audit on simulated mechanisms whose ε is known.
+
+Seeds are fixed and public. A bound at confidence c is above the truth with probability at most 1 - c.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tacit.audit import direct, lower_bound
+from tacit.mechanism import Mechanism
+
+DELTA = 1e-5
+
+
+def scores(rate: float, noise: float, runs: int, seed: int, shift: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Simulate the mechanism itself: the canary adds ``shift`` with probability ``rate``."""
+    generator = np.random.default_rng(seed)
+    inside = generator.normal(0, noise, runs) + shift * (generator.random(runs) < rate)
+    return inside, generator.normal(0, noise, runs)
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+def test_the_bound_is_close_and_never_above_at_a_hundred_thousand_runs(noise: float) -> None:
+    # False alarms: 20 seeds x 0.001 = 2% that one of these bounds is above the truth.
+    mechanism = Mechanism(1.0, 1.0, noise, 1)
+    truth = mechanism.cost(DELTA)
+    ratios = [
+        lower_bound(*scores(1.0, noise, 100_000, seed), mechanism=mechanism, delta=DELTA) / truth for seed in range(20)
+    ]
+    assert max(ratios) <= 1
+    assert min(ratios) >= 0.9
+
+
+def test_the_bound_is_close_and_never_above_for_sampled_records() -> None:
+    # False alarms: 3 x 0.001.
+    mechanism = Mechanism(0.5, 1.0, 1.0, 1)
+    truth = mechanism.cost(DELTA)
+    ratios = [
+        lower_bound(*scores(0.5, 1.0, 100_000, seed), mechanism=mechanism, delta=DELTA) / truth for seed in range(3)
+    ]
+    assert max(ratios) <= 1
+    assert min(ratios) >= 0.9
+
+
+def test_the_confidence_is_what_it_says() -> None:
+    # At confidence 0.9 at most 10% of the bounds may be above the truth. A binomial count over 300 seeds exceeds its
+    # 0.999 quantile with probability below 0.001.
+    mechanism = Mechanism(1.0, 1.0, 1.0, 1)
+    truth = mechanism.cost(DELTA)
+    above = sum(
+        lower_bound(*scores(1.0, 1.0, 1000, seed), mechanism=mechanism, delta=DELTA, confidence=0.9) > truth
+        for seed in range(300)
+    )
+    assert above <= stats.binom.ppf(0.999, 300, 0.1)
+
+
+def test_composed_steps_are_audited_as_one_run() -> None:
+    # Four releases, summed: the same as one release with half the noise multiplier. False alarm 0.001.
+    mechanism = Mechanism(1.0, 1.0, 2.0, 4)
+    bound = lower_bound(*scores(1.0, 1.0, 50_000, 7), mechanism=mechanism, delta=DELTA)
+    assert 0.9 * mechanism.cost(DELTA) <= bound <= mechanism.cost(DELTA)
+
+
+def test_the_direct_bound_is_sound_and_looser() -> None:
+    # False alarms: 20 x 0.001.
+    mechanism = Mechanism(1.0, 1.0, 1.0, 1)
+    for seed in range(20):
+        inside, outside = scores(1.0, 1.0, 20_000, seed)
+        bound = direct(inside, outside, delta=DELTA)
+        assert 0 < bound < lower_bound(inside, outside, mechanism=mechanism, delta=DELTA) <= mechanism.cost(DELTA)
+
+
+def test_the_direct_bound_sees_a_record_that_only_its_absence_betrays() -> None:
+    # Inside, the score is never negative; outside it often is: only "is it missing?" has a low false-positive rate.
+    generator = np.random.default_rng(0)
+    inside, outside = generator.random(10_000), generator.random(10_000) - 0.1
+    assert direct(inside, outside, delta=DELTA) > 4
+
+
+def test_faults_of_the_mechanism_are_caught() -> None:
+    claimed = Mechanism(1.0, 1.0, 1.0, 1)
+    for noise, shift in ((0.95, 1.0), (1.0, 1.05)):
+        assert lower_bound(*scores(1.0, noise, 100_000, 1, shift), mechanism=claimed, delta=DELTA) > claimed.cost(DELTA)
+
+
+def test_scores_that_tell_nothing_give_zero() -> None:
+    # False alarm 0.001 each.
+    generator = np.random.default_rng(0)
+    inside, outside = generator.normal(size=(2, 10_000))
+    assert lower_bound(inside, outside, mechanism=Mechanism(1.0, 1.0, 1.0, 1), delta=DELTA) < 0.2
+    assert direct(inside, outside, delta=DELTA) < 0.2
+    constant = np.zeros(1000)
+    assert lower_bound(constant, constant, mechanism=Mechanism(1.0, 1.0, 1.0, 1), delta=DELTA) == 0
+    assert direct(constant, constant, delta=DELTA) == 0
+
+
+def test_a_mechanism_without_noise_is_far_above_any_claim() -> None:
+    inside, outside = np.ones(10_000), np.zeros(10_000)
+    assert lower_bound(inside, outside, mechanism=Mechanism(1.0, 1.0, 1.0, 1), delta=DELTA) > 20
+    assert direct(inside, outside, delta=DELTA) > 6
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "confidence", "says"),
+    [
+        (np.zeros(5), np.zeros(100), 0.999, "at least 20 scores"),
+        (np.zeros((50, 2)), np.zeros(100), 0.999, "at least 20 scores"),
+        (np.full(100, np.nan), np.zeros(100), 0.999, "none of them NaN"),
+        (np.zeros(100), np.zeros(100), 1.0, "confidence"),
+        (np.zeros(100), np.zeros(100), float("nan"), "confidence"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(
+    inside: np.ndarray, outside: np.ndarray, confidence: float, says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        lower_bound(inside, outside, mechanism=Mechanism(1.0, 1.0, 1.0, 1), delta=DELTA, confidence=confidence)
+    with pytest.raises(ValueError, match=says):
+        direct(inside, outside, delta=DELTA, confidence=confidence)
+    with pytest.raises(ValueError, match="delta"):
+        direct(np.zeros(100), np.zeros(100), delta=1.0)
