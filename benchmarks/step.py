@@ -2,9 +2,9 @@
 
     make bench        (python benchmarks/step.py)
 
-A logistic regression with 100 coefficients is climbed by plain gradient steps on subsets of 256 records. The non-private
-step uses the same subsets, drawn by the same sampler, and one gradient of the subset's summed log-likelihood: no clip, no
-noise, no integers. Steps are interleaved in one process; medians over rounds; only ratios mean anything.
+A logistic regression with 100 coefficients is climbed by plain gradient steps on subsets of 256 records. The
+non-private step uses the same subsets, drawn by the same sampler, and one gradient of the subset's summed
+log-likelihood: no clip, no noise, no integers. Steps are interleaved in one process; medians over rounds; only ratios mean anything.
 """
 
 from __future__ import annotations

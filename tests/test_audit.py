@@ -22,16 +22,19 @@ def scores(rate: float, noise: float, runs: int, seed: int, shift: float = 1.0) 
     return inside, generator.normal(0, noise, runs)
 
 
-@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
-def test_the_bound_is_close_and_never_above_at_a_hundred_thousand_runs(noise: float) -> None:
-    # False alarms: 20 seeds x 0.001 = 2% that one of these bounds is above the truth.
+@pytest.mark.parametrize(("noise", "each"), [(0.5, 0.9), (1.0, 0.9), (2.0, 0.8)])
+def test_the_bound_is_close_and_never_above_at_a_hundred_thousand_runs(noise: float, each: float) -> None:
+    # False alarms: 20 seeds x 0.001 = 2% that one of these bounds is above the truth. Over 400 other seeds the
+    # ratio was .978 +- .007 (least .951), .964 +- .012 (.910) and .934 +- .020 (.803): at noise 2 one seed in 25 is
+    # below 0.9, so there 0.9 is asked of the mean.
     mechanism = Mechanism(1.0, 1.0, noise, 1)
     truth = mechanism.cost(DELTA)
     ratios = [
         lower_bound(*scores(1.0, noise, 100_000, seed), mechanism=mechanism, delta=DELTA) / truth for seed in range(20)
     ]
     assert max(ratios) <= 1
-    assert min(ratios) >= 0.9
+    assert min(ratios) >= each
+    assert np.mean(ratios) >= 0.9
 
 
 def test_the_bound_is_close_and_never_above_for_sampled_records() -> None:
@@ -74,10 +77,12 @@ def test_the_direct_bound_is_sound_and_looser() -> None:
 
 
 def test_the_direct_bound_sees_a_record_that_only_its_absence_betrays() -> None:
-    # Inside, the score is never negative; outside it often is: only "is it missing?" has a low false-positive rate.
+    # Inside, the score is never negative; outside it is once in eleven runs. A high score is worth log(1.1) only. With
+    # no false positive in 5000 runs FPR <= .0015, so at most log(.091 / .0015) = 4.1 can be shown.
     generator = np.random.default_rng(0)
-    inside, outside = generator.random(10_000), generator.random(10_000) - 0.1
-    assert direct(inside, outside, delta=DELTA) > 4
+    inside, outside = generator.random(10_000), 1.1 * generator.random(10_000) - 0.1
+    assert 3 < direct(inside, outside, delta=DELTA) < 4.2
+    assert direct(-outside, -inside, delta=DELTA) > 3
 
 
 def test_faults_of_the_mechanism_are_caught() -> None:

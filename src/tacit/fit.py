@@ -127,7 +127,8 @@ def fit(
             run.checkpoint(state, stop, door)
             bar.update(stop - done)
             done = stop
-            if progress and bar.n == bar.last_print_n:  # only when the bar was just drawn: accounting takes time
+            # Accounting takes time, so only when the bar was just drawn, and at the end.
+            if progress and (bar.n == bar.last_print_n or done == mechanism.steps):
                 bar.set_postfix_str(_so_far(mechanism, done, budget))
     certificate = _certificate(door, ledger, run.name, budget)
     draw_keys = jax.random.split(jax.random.fold_in(run.key, mechanism.steps), DRAWS)

@@ -1,0 +1,80 @@
+"""The documentation does what it says: its code runs as printed, its links lead somewhere, it names what is public.
+
+The fits draw secret noise, so no number is compared: nothing here can fail by chance.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tacit
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def python_blocks(text: str) -> Iterator[str]:
+    """Give each block of Python behind as many empty lines as there are above it, so that errors name its line."""
+    for fence in FENCE.finditer(text):
+        if fence[1] == "python":
+            yield "\n" * text.count("\n", 0, fence.start(2)) + fence[2]
+
+
+def anchors(page: Path) -> set[str]:
+    """Give the anchors of a page's headings, as the toc extension of Markdown makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = list(python_blocks((ROOT / page).read_text(encoding="utf-8")))
+    assert blocks
+    shared: dict[str, object] = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, page, "exec", dont_inherit=True), shared)
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=name)
+def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
+    certificates = list(tmp_path.rglob("certificate.json"))
+    assert certificates
+    for file in certificates:
+        tacit.Certificate.load(file).verify()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"https?:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{name(page)} links to {target}, which does not exist"
+        assert not anchor or anchor in anchors(there), f"{name(page)} links to {target}: no such heading"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    assert navigation == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+
+def test_the_reference_names_everything_public() -> None:
+    described = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs/reference.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(tacit.__all__) <= {path.rsplit(".", 1)[-1] for path in described}

@@ -1,0 +1,278 @@
+"""The host loop: defaults, resume after any kill, no noise used twice, budgets kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import tacit
+from tacit.ledger import Ledger
+from tacit.wall import random as secret_random
+
+BUDGET = tacit.Budget(1.0, 1e-6)
+SETTINGS = {"rate": 0.2, "steps": 30, "clip": 2.0, "progress": False, "key": jax.random.key(0)}
+
+
+def records(count=200, seed=0):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(count, 2)).astype(np.float32)
+    return {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}
+
+
+def model(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def same(one, other):
+    return all(np.array_equal(one.draws[name], other.draws[name]) for name in one.draws)
+
+
+def counting_method():
+    """Contribute 1 for each record and keep every released total."""
+
+    def update(state, release, key):
+        totals, step = state
+        return totals.at[step].set(release.total), step + 1
+
+    return tacit.Method(
+        init=lambda key: (jnp.zeros(30), jnp.int32(0)),
+        contribute=lambda state, record, key: jnp.float32(1),
+        update=update,
+        draw=lambda state, key: {"totals": state[0]},
+    )
+
+
+def test_three_arguments_suffice(capsys):
+    posterior = tacit.fit(tacit.vi(model), tacit.PrivateData(records(400)), BUDGET, steps=5)
+    assert posterior.draws["w"].shape == (1000, 2)
+    assert not posterior.certificate.simulation
+    assert 0.98 <= posterior.certificate.epsilon <= 1.0
+    assert "epsilon" in capsys.readouterr().err
+
+
+def test_certificate_holds_what_was_looked_at():
+    data = tacit.PrivateData(records(), ledger=Ledger())
+    posterior = tacit.fit(tacit.vi(model), data, BUDGET, **SETTINGS)
+    certificate = posterior.certificate
+    certificate.verify(data.ledger)
+    assert certificate.mechanism.steps == 30
+    assert 0.98 <= certificate.epsilon <= BUDGET.epsilon
+    assert 0 < certificate.slack < BUDGET.delta * 2**-20
+    assert [(look.first, look.stop) for look in data.ledger.looks] == [(i, i + 1) for i in range(30)]
+
+
+def test_a_fresh_run_has_fresh_noise_and_a_simulation_says_so():
+    data = tacit.PrivateData(records())
+    one, other = (tacit.fit(counting_method(), data, BUDGET, **SETTINGS) for _ in range(2))
+    assert not same(one, other)
+    first, second = (tacit.fit(counting_method(), data, BUDGET, simulate=3, **SETTINGS) for _ in range(2))
+    assert same(first, second)
+    assert first.certificate.simulation
+
+
+def test_totals_are_unbiased_for_the_number_of_records():
+    posterior = tacit.fit(counting_method(), tacit.PrivateData(records()), BUDGET, simulate=1, **SETTINGS)
+    totals = posterior.draws["totals"][0]
+    mechanism = posterior.certificate.mechanism
+    spread = np.sqrt(mechanism.noise_std**2 + 200 * 0.2 * 0.8)
+    # Mean of 30 normal-like totals: five standard errors, a false alarm below 1e-6; the seed is fixed.
+    assert abs(totals.mean() - 200 * 0.2) < 5 * spread / np.sqrt(30)
+
+
+def test_ask_gives_a_count_and_charges_it():
+    data = tacit.PrivateData(records(500), ledger=Ledger())
+    answer = tacit.ask(data, lambda record: 1.0, tacit.Budget(2.0, 1e-6), clip=1.0, simulate=5)
+    assert abs(float(answer.value) - 500) < 5 * float(answer.noise_std)
+    assert len(data.ledger.looks) == 1
+    assert answer.certificate.kind == "ask"
+    answer.certificate.verify(data.ledger)
+    both = tacit.ask(data, lambda record: (record["x"], record["y"]), tacit.Budget(2.0, 1e-6), clip=3.0, simulate=6)
+    assert both.value[0].shape == (2,)
+    assert both.value[1].shape == ()
+
+
+def test_ask_clips_a_record_that_says_too_much():
+    data = tacit.PrivateData(records(10))
+    answer = tacit.ask(data, lambda record: 1e9, tacit.Budget(2.0, 1e-6), clip=1.0, simulate=5)
+    assert abs(float(answer.value) - 10) < 5 * float(answer.noise_std)
+
+
+def test_a_cap_refuses_the_run_before_anything_is_read(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", cap=tacit.Budget(1.5, 1e-6))
+    data = tacit.PrivateData(records(), ledger=ledger)
+    tacit.fit(tacit.vi(model), data, BUDGET, **SETTINGS)
+    charged = len(ledger.looks)
+    with pytest.raises(tacit.BudgetExceeded):
+        tacit.fit(tacit.vi(model), data, BUDGET, **SETTINGS)
+    with pytest.raises(tacit.BudgetExceeded):
+        tacit.ask(data, lambda record: 1.0, BUDGET, clip=1.0)
+    assert len(ledger.looks) == charged
+
+
+def test_run_folder_keeps_no_secret_and_gives_the_posterior_again(tmp_path):
+    data = tacit.PrivateData(records())
+    posterior = tacit.fit(tacit.vi(model), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == {
+        "run.json",
+        "ledger.jsonl",
+        "posterior.npz",
+        "certificate.json",
+        "certificate.md",
+        "certificate.html",
+    }
+    lines = (tmp_path / "run" / "ledger.jsonl").read_text()
+    again = tacit.fit(tacit.vi(model), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    assert same(posterior, again)
+    assert (tmp_path / "run" / "ledger.jsonl").read_text() == lines
+    assert again.certificate == posterior.certificate
+
+
+def interrupted(tmp_path, monkeypatch, after, data, **changes):
+    """Run until the given segment has been charged, then fail before its result is kept."""
+    calls = []
+    original = tacit.wall.Door.advance
+
+    def advance(self, state, first, stop):
+        state = original(self, state, first, stop)
+        calls.append(first)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return state
+
+    monkeypatch.setattr(tacit.wall.Door, "advance", advance)
+    with pytest.raises(KeyboardInterrupt):
+        tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **{**SETTINGS, **changes})
+    monkeypatch.setattr(tacit.wall.Door, "advance", original)
+
+
+def looks(tmp_path):
+    return [(look.first, look.stop) for look in Ledger(tmp_path / "run" / "ledger.jsonl").looks]
+
+
+@pytest.mark.parametrize("after", [0, 7])
+def test_an_interrupted_run_replays_for_free(tmp_path, monkeypatch, after):
+    data = tacit.PrivateData(records())
+    interrupted(tmp_path, monkeypatch, after, data)
+    secret = (tmp_path / "run" / "secret.key").read_bytes()
+    assert (tmp_path / "run" / "secret.key").stat().st_mode & 0o077 == 0
+    resumed = tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    assert looks(tmp_path) == [(i, i + 1) for i in range(30)]
+    assert resumed.certificate.mechanism.steps == 30
+    monkeypatch.setattr(secret_random, "fresh", lambda: secret_random.from_bytes(secret))
+    unbroken = tacit.fit(counting_method(), data, BUDGET, **SETTINGS)
+    assert same(unbroken, resumed)
+
+
+@pytest.mark.parametrize("after", [0, 7])
+@pytest.mark.parametrize("change", ["data", "secret", "program", "checkpoint"])
+def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch, after, change):
+    data = tacit.PrivateData(records())
+    method = counting_method()
+    interrupted(tmp_path, monkeypatch, after, data)
+    folder = tmp_path / "run"
+    before = (folder / "secret.key").read_bytes()
+    if change == "data":
+        data = tacit.PrivateData(records(seed=1))
+    elif change == "secret":
+        (folder / "secret.key").unlink()
+    elif change == "program":
+        method = method._replace(contribute=lambda state, record, key: jnp.float32(1) + 0 * record["x"][0])
+    elif after == 0:
+        pytest.skip("there is no checkpoint before the first segment ends")
+    else:
+        with np.load(folder / "checkpoint.npz") as saved:
+            arrays = dict(saved)
+        arrays["leaf0"] = arrays["leaf0"] + 1
+        np.savez(folder / "checkpoint.npz", **arrays)
+    kept = []
+    original = tacit.wall.Door.advance
+
+    def advance(self, state, first, stop):
+        if (folder / "secret.key").exists():
+            kept.append((folder / "secret.key").read_bytes())
+        return original(self, state, first, stop)
+
+    monkeypatch.setattr(tacit.wall.Door, "advance", advance)
+    resumed = tacit.fit(method, data, BUDGET, run_dir=folder, **SETTINGS)
+    assert before not in kept
+    assert looks(tmp_path).count((after, after + 1)) == 2
+    assert resumed.certificate.mechanism.steps == 31
+    assert resumed.certificate.epsilon > BUDGET.epsilon
+    resumed.certificate.verify()
+
+
+def test_another_recipe_in_the_folder_is_refused(tmp_path, monkeypatch):
+    data = tacit.PrivateData(records())
+    interrupted(tmp_path, monkeypatch, 2, data)
+    for changes in ({"steps": 31}, {"clip": 1.0}, {"key": jax.random.key(1)}, {"simulate": 1}):
+        with pytest.raises(ValueError, match="another recipe"):
+            tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **{**SETTINGS, **changes})
+    assert len(looks(tmp_path)) == 3
+
+
+SCRIPT = """
+import jax, sys
+sys.path.insert(0, {folder!r})
+import test_fit as t, tacit
+data = tacit.PrivateData(t.records(2000))
+tacit.fit(tacit.vi(t.model), data, t.BUDGET, rate=0.1, steps=400, clip=2.0, run_dir=sys.argv[1], progress=False,
+          key=jax.random.key(0), simulate=7)
+"""
+
+
+def test_ten_kills_at_random_moments_change_nothing(tmp_path):
+    """SIGKILL at ten moments, then resume: the bitwise same posterior, and every look in the ledger once."""
+    script = tmp_path / "run.py"
+    script.write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
+    folder = tmp_path / "run"
+    command = [sys.executable, str(script), str(folder)]
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    environment["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    moments = random.Random(0)
+    kills = 0
+    reached = set()
+    while not (folder / "posterior.npz").exists() and kills < 10:
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        ledger = folder / "ledger.jsonl"
+        lines = ledger.read_text().count("\n") if ledger.exists() else 0
+        # Start-up is long and looks are quick: aim at the moments around the next few looks.
+        target = lines + moments.randrange(1, 5)
+        while process.poll() is None and (ledger.read_text().count("\n") if ledger.exists() else 0) < target:
+            time.sleep(0.0005)
+        time.sleep(moments.random() * 0.004)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        reached.add(ledger.read_text().count("\n"))
+    assert kills == 10
+    assert len(reached) > 5
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    resumed = tacit.Posterior.load(folder / "posterior.npz")
+    unbroken_folder = tmp_path / "unbroken"
+    subprocess.run([sys.executable, str(script), str(unbroken_folder)], env=environment, check=True)
+    assert same(resumed, tacit.Posterior.load(unbroken_folder / "posterior.npz"))
+    charged = [(look.first, look.stop) for look in Ledger(folder / "ledger.jsonl").looks]
+    assert charged == [(i, i + 8) for i in range(0, 400, 8)]
+    assert json.loads((folder / "run.json").read_text())["simulate"] == 7
+
+
+def test_fit_public_takes_no_sealed_records():
+    with pytest.raises(TypeError, match="does not take sealed"):
+        tacit.fit_public(tacit.vi(model), tacit.PrivateData(records()), key=jax.random.key(0))
