@@ -10,6 +10,7 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 import tacit
@@ -39,6 +40,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
 
 
+@pytest.fixture
+def quick_compiler() -> Iterator[None]:
+    """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
 def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -49,6 +59,7 @@ def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypat
         exec(compile(block, page, "exec", dont_inherit=True), shared)
 
 
+@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("script", EXAMPLES, ids=name)
 def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,273 @@
+"""One battery over a table of all methods. A new method is one more row."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.distributions import biject_to
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from numpyro.infer.initialization import init_to_median
+
+import tacit
+from tacit.fit import fit_public
+from tacit.ledger import Ledger
+from tacit.mechanism import Mechanism
+from tacit.methods.vi import vi
+from tacit.types import Method, MethodFor, PyTree, Release
+from tacit.wall import Door, _Step, lattice
+from tacit.wall.data import PrivateData
+
+KEY = jax.random.key(0)
+COUNT = 12
+STEPS = 7
+MECHANISM = Mechanism(rate=0.5, clip=1.0, noise_multiplier=1.0, steps=STEPS)
+TRACES = {"count": 0}
+
+
+def logistic(x: Any, y: Any = None) -> None:
+    TRACES["count"] += 1
+    weight = numpyro.sample("weight", dist.Normal(0, 2).expand([x.shape[-1]]).to_event())
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ weight, validate_args=False), obs=y)
+
+
+def linear(x: Any, y: Any = None) -> None:
+    TRACES["count"] += 1
+    weight = numpyro.sample("weight", dist.Normal(0, 2).expand([x.shape[-1]]).to_event())
+    noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ weight, noise), obs=y)
+
+
+def records(binary: bool, count: int = COUNT) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(count, 3)).astype(np.float32)
+    y = x @ np.array([1.0, -1.0, 0.5], np.float32) + generator.normal(size=count).astype(np.float32)
+    return {"x": x, "y": (y > 0).astype(np.int32) if binary else y}
+
+
+class Row(NamedTuple):
+    """A method, records it suits, and the textbook gradient of its objective (see the test that uses it)."""
+
+    make: Callable[..., MethodFor]
+    records: dict[str, np.ndarray]
+    model: Callable[..., None]
+    guide: Any
+
+
+def row(model: Callable[..., None], guide: Any, binary: bool) -> Row:
+    return Row(lambda optimizer=None: vi(model, guide, optimizer), records(binary), model, guide)
+
+
+TABLE = {
+    "vi, logistic regression": row(logistic, AutoNormal, True),
+    "vi, linear regression with unknown noise, full covariance": row(linear, AutoMultivariateNormal, False),
+}
+every = pytest.mark.parametrize("name", TABLE)
+
+
+class Opened(NamedTuple):
+    method: Method
+    data: PrivateData
+    start: PyTree
+    door: Door
+    ledger: Ledger
+
+
+@pytest.fixture(scope="module")
+def opened(open_door: Callable[..., Door]) -> Callable[[str], Opened]:
+    """Open one door for each row, compiled once for the whole battery."""
+    cache: dict[str, Opened] = {}
+
+    def get(name: str) -> Opened:
+        if name not in cache:
+            data, ledger = PrivateData(TABLE[name].records, size=COUNT), Ledger()
+            method = TABLE[name].make()(data.placeholder)
+            start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
+            cache[name] = Opened(method, data, start, open_door(method, data, MECHANISM, ledger=ledger), ledger)
+        return cache[name]
+
+    return get
+
+
+def one_record(name: str, index: int = 0) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), TABLE[name].records)
+
+
+def same_bits(one: PyTree, two: PyTree) -> bool:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+def is_finite(state: PyTree) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+@every
+def test_init_needs_no_data(name: str, opened: Callable[[str], Opened]) -> None:
+    _, data, start, *_ = opened(name)
+    # Made from the placeholder of another data set: the same bits, so no record and no count is in it.
+    other = PrivateData(jax.tree.map(lambda leaf: 1 + leaf[:5], TABLE[name].records))
+    again = jax.jit(TABLE[name].make()(other.placeholder).init)(KEY)
+    assert same_bits(start, again)
+    assert is_finite(start)
+    assert jax.tree.structure(data.placeholder) == jax.tree.structure(other.placeholder)
+
+
+@every
+def test_a_release_has_the_shape_of_a_contribution(name: str, opened: Callable[[str], Opened]) -> None:
+    method, data, start, *_ = opened(name)
+    step = _Step(method, data, MECHANISM, start)
+    contribution = method.contribute(start, one_record(name), KEY)
+    release = step._release(lattice.zero(step.dimension))
+    for part in (release.total, release.full):
+        assert jax.tree.map(jnp.shape, part) == jax.tree.map(jnp.shape, contribution)
+    assert jax.tree.structure(release.noise_std) == jax.tree.structure(contribution)
+    # An update keeps shapes and types, so that steps can follow one another in one program.
+    after = jax.eval_shape(method.update, start, release, KEY)
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), start
+    )
+    assert is_finite(method.draw(start, KEY))
+
+
+@every
+def test_no_retrace_after_the_door_is_open(name: str, opened: Callable[[str], Opened]) -> None:
+    _, _, start, door, _ = opened(name)
+    before = TRACES["count"]
+    assert before > 0
+    for first, stop in ((0, 2), (2, 5), (5, 7)):
+        start = door.advance(start, first, stop)
+    assert TRACES["count"] == before
+
+
+@every
+def test_splitting_segments_changes_no_bit(name: str, opened: Callable[[str], Opened]) -> None:
+    _, _, start, door, ledger = opened(name)
+    whole = door.advance(start, 0, STEPS)
+    for cuts in ((0, 3, STEPS), (0, 1, 2, STEPS), tuple(range(STEPS + 1))):
+        state = start
+        for first, stop in itertools.pairwise(cuts):
+            state = door.advance(state, first, stop)
+        assert same_bits(state, whole)
+    assert not same_bits(start, whole)
+    assert sum(look.stop - look.first for look in ledger.looks) == STEPS  # replays were free
+
+
+@every
+def test_a_record_that_is_not_finite_leaves_a_finite_state(name: str, opened: Callable[[str], Opened]) -> None:
+    _, _, start, door, _ = opened(name)
+    honest = door._records
+    try:
+        for bad in (np.nan, np.inf, 3e38):
+            door._records = {**honest, "x": honest["x"].at[3].set(bad)}
+            assert is_finite(door.advance(start, 0, STEPS))
+        door._records = {**honest, "x": jnp.full_like(honest["x"], jnp.nan)}
+        everyone = door.advance(start, 0, STEPS)
+        assert is_finite(everyone)
+        assert not same_bits(everyone, start)  # the noise came all the same
+    finally:
+        door._records = honest
+
+
+@every
+def test_no_records_leave_a_finite_state(name: str, open_door: Callable[..., Door]) -> None:
+    data = PrivateData(jax.tree.map(lambda leaf: leaf[:0], TABLE[name].records), size=COUNT)
+    method = TABLE[name].make()(data.placeholder)
+    start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
+    end = open_door(method, data, MECHANISM).advance(start, 0, STEPS)
+    assert is_finite(end)
+    assert not same_bits(start, end)
+
+
+def without_noise(keys: Any, dimension: int) -> Any:
+    return jnp.zeros((keys.shape[0], dimension), jnp.int32)
+
+
+@every
+def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
+    name: str, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The wall's noise cannot be turned off, so the test takes it out; the clip is far above all contributions.
+    monkeypatch.setattr(lattice, "noise", without_noise)
+    data = PrivateData(TABLE[name].records, size=COUNT)
+    method = TABLE[name].make()(data.placeholder)
+    start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
+    end = open_door(method, data, Mechanism(1.0, 1000.0, 0.04, STEPS)).advance(start, 0, STEPS)
+    private = jax.vmap(method.draw, (None, 0))(end, jax.random.split(jax.random.fold_in(KEY, STEPS), 1000))
+    public = fit_public(TABLE[name].make(), TABLE[name].records, steps=STEPS, key=KEY)
+    for site, draws in public.draws.items():
+        np.testing.assert_allclose(private[site], draws, rtol=2e-3, atol=2e-3)
+        assert np.abs(draws - draws.mean(0)).max() > 0.05
+
+
+@every
+def test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo(name: str) -> None:
+    case = TABLE[name]
+    placeholder = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), case.records)
+    method = case.make(optax.sgd(1.0))(placeholder)  # type: ignore[operator]
+    state = method.init(KEY)
+    elbo_key = jax.random.key(11)
+    key = jax.random.split(elbo_key)[1]  # what Trace_ELBO hands to the guide
+    each = jax.vmap(lambda record: method.contribute(state, record, key))(jax.tree.map(jnp.asarray, case.records))
+    total = jax.tree.map(lambda leaf: leaf.sum(0), each)
+    after = method.update(state, Release(total, total, jnp.float32(1), total), key)
+
+    guide = case.guide(case.model, init_loc_fn=init_to_median)
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(guide, KEY)).get_trace(**case.records)
+    transforms = {
+        site: biject_to(facts["kwargs"]["constraint"]) if "constraint" in facts["kwargs"] else lambda value: value
+        for site, facts in trace.items()
+        if facts["type"] == "param"
+    }
+
+    def textbook(params: dict[str, Any]) -> Any:
+        values = {site: transforms[site](value) for site, value in params.items()}
+        return Trace_ELBO().loss(elbo_key, values, case.model, guide, **case.records)
+
+    gradient = jax.grad(textbook)(state.params)
+    assert set(gradient) == set(state.params)
+    for site, before in state.params.items():
+        np.testing.assert_allclose(before - after.params[site], gradient[site], rtol=1e-3, atol=1e-3)
+    assert max(float(jnp.abs(value).max()) for value in gradient.values()) > 0.1
+
+
+@every
+def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Callable[[str], Opened]) -> None:
+    method, data, start, *_ = opened(name)
+    step = _Step(method, data, MECHANISM, start)
+    program = jax.jit(step.integers)
+    generator = np.random.default_rng(2)
+    for scale in (1e-3, 1.0, 1e6, 1e30):
+        # By exactness of the sum, removing a record moves it by that record's own integers.
+        x = (scale * generator.standard_cauchy((step.chunk, 3))).astype(np.float32)
+        y = generator.integers(0, 2, step.chunk).astype(TABLE[name].records["y"].dtype)
+        state = start
+        if hasattr(start, "params"):
+            state = start._replace(params=jax.tree.map(lambda v: v + generator.normal(0, 2, v.shape), start.params))
+        rows = np.asarray(program(state, {"x": x, "y": y}, KEY))
+        longest = max(sum(int(k) ** 2 for k in row) for row in rows)
+        assert 0 <= longest <= step.radius**2
+        assert scale != 1.0 or longest > 0.5 * step.radius**2
+        # And they do not depend on its place among the others, nor on the others.
+        order = generator.permutation(step.chunk)
+        assert np.array_equal(program(state, {"x": x[order], "y": y[order]}, KEY), rows[order])
+        alone = program(state, {"x": np.where(np.arange(step.chunk)[:, None] == 5, x, 0), "y": y}, KEY)
+        assert np.array_equal(alone[5], rows[5])
+
+
+def test_every_public_method_has_a_row() -> None:
+    methods = {
+        name for name in tacit.__all__ if getattr(getattr(tacit, name), "__module__", "").startswith("tacit.methods")
+    }
+    assert methods == {name.split(",")[0] for name in TABLE}

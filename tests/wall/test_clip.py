@@ -1,0 +1,239 @@
+"""Clipping: the integer norm is at most the radius for every row that float32 can hold."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import jax_privacy.clipping
+import numpy as np
+import pytest
+
+from tacit.wall import clip, lattice
+
+DIMENSIONS = [1, 2, 7, 100, 1000, 5000]
+RADIUS = 65_537
+to_integers = jax.jit(clip.to_integers, static_argnums=(1, 2))
+
+
+def squared_norms(integers: jax.Array) -> list[int]:
+    """Exact: an int64 row sum of squares of numbers below 2**22 cannot overflow for up to 2**19 of them."""
+    wide = np.asarray(integers).astype(np.int64)
+    assert np.abs(wide).max(initial=0) <= lattice.LARGEST_RADIUS
+    return [int(total) for total in np.sum(wide * wide, axis=1)]
+
+
+def adversarial(dimension: int, count: int, bound: float, seed: int) -> np.ndarray:
+    """Rows of every kind that could break a norm: sizes of all orders, edges of the clip, non-finite values."""
+    numbers = np.random.default_rng(seed)
+
+    def rows() -> Iterator[np.ndarray]:
+        plain = numbers.standard_normal((count, dimension))
+        yield plain * bound * 10.0 ** numbers.uniform(-3, 3, (count, 1))
+        yield plain * 10.0 ** numbers.uniform(-46, 38, (count, 1))
+        yield plain * 10.0 ** numbers.uniform(-44, 38, (count, dimension))
+        yield np.full((count, dimension), bound) * 10.0 ** numbers.uniform(-2, 2, (count, 1))
+        yield np.full((count, dimension), bound / math.sqrt(dimension)) * (1 + numbers.uniform(-1e-6, 1e-6, (count, 1)))
+        on_the_clip = plain / np.linalg.norm(plain, axis=1, keepdims=True) * bound
+        yield on_the_clip * (1 + numbers.uniform(-2e-7, 2e-7, (count, 1)))
+        one_hot = np.zeros((count, dimension))
+        one_hot[np.arange(count), numbers.integers(0, dimension, count)] = 10.0 ** numbers.uniform(-45, 38.4, count)
+        yield one_hot
+        # Just above the half units, where rounding adds most.
+        unit = bound / RADIUS
+        yield (
+            (numbers.integers(0, 3, (count, dimension)) + 0.5 + 1e-4)
+            * unit
+            * numbers.choice([-1, 1], (count, dimension))
+        )
+        yield np.where(numbers.random((count, dimension)) < 0.5, 1e-45, 3.4e38 / max(dimension, 2))
+        for value in (np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, 1.2e-38, 1.9e19, 1.8e19, 1.1e-19):
+            spoiled = plain * bound
+            spoiled[np.arange(count), numbers.integers(0, dimension, count)] = value
+            yield spoiled
+        yield np.full((count, dimension), np.nan)
+        yield np.full((count, dimension), 3.4e38)
+        yield np.zeros((count, dimension))
+
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.concatenate([part.astype(np.float32) for part in rows()])
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+def test_no_row_exceeds_the_radius(dimension: int) -> None:
+    """More than 10**4 rows in all but the longest dimensions, on the exact integers."""
+    count = {1000: 60, 5000: 20}.get(dimension, 500)
+    rows = adversarial(dimension, count, bound=1.5, seed=dimension)
+    assert len(rows) == 22 * count
+    norms = squared_norms(to_integers(jnp.asarray(rows), 1.5, RADIUS))
+    assert max(norms) <= RADIUS**2
+    # The bound is used: clipped rows come within what rounding and float32 may take.
+    lowest = RADIUS * (clip.shrink(dimension, RADIUS) - 1e-6) - math.sqrt(dimension) / 2
+    assert max(norms) >= max(lowest, 0) ** 2
+
+
+@pytest.mark.parametrize(
+    ("dimension", "radius"), [(1, 1 << 22), (100, 1 << 22), (5000, 1 << 22), (1, 3), (16, 11), (1000, 101)]
+)
+def test_no_row_exceeds_other_radii(dimension: int, radius: int) -> None:
+    rows = adversarial(dimension, 20, bound=0.3, seed=radius)
+    assert max(squared_norms(to_integers(jnp.asarray(rows), 0.3, radius))) <= radius**2
+
+
+@pytest.mark.parametrize("bound", [2.0**-60, 1e-12, 1e12, 2.0**60])
+def test_no_row_exceeds_the_radius_at_any_clip(bound: float) -> None:
+    for dimension in (1, 100):
+        rows = adversarial(dimension, 50, bound=bound, seed=dimension)
+        assert max(squared_norms(to_integers(jnp.asarray(rows), bound, RADIUS))) <= RADIUS**2
+
+
+@pytest.mark.parametrize("bound", [1e-300, 1e-35, 2.0**-61, 2.0**61, 1e39, 1e300])
+def test_a_clip_beyond_float32_is_refused(bound: float) -> None:
+    """At clip = 1e-35 the compiler would multiply 1 / clip and the radius into infinity."""
+    with pytest.raises(ValueError, match="clip"):
+        clip.to_integers(jnp.ones((1, 2)), bound, RADIUS)
+
+
+@pytest.mark.parametrize("weight", [1e38, 1e30, 1e-30, 1e-38])
+def test_constants_that_the_compiler_multiplies_together_break_nothing(weight: float) -> None:
+    """A block weight in front of the clip: the compiler moves it, 1 / clip and the radius into one constant."""
+    for bound in (2.0**-60, 1.0, 2.0**60):
+        program = jax.jit(lambda rows, c=bound: clip.to_integers(rows * jnp.float32(weight), c, RADIUS))
+        sizes = 10.0 ** np.linspace(-38, 38, 77)
+        rows = np.outer(sizes, np.ones(100)).astype(np.float32)
+        assert max(squared_norms(program(jnp.asarray(rows)))) <= RADIUS**2
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+def test_rows_inside_the_clip_are_exact_to_half_a_unit(dimension: int) -> None:
+    numbers = np.random.default_rng(dimension)
+    rows = numbers.standard_normal((50, dimension))
+    rows *= numbers.uniform(0, 0.999, (50, 1)) / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = (1.5 * clip.shrink(dimension, RADIUS) * rows).astype(np.float32)
+    exact = rows.astype(np.float64) * RADIUS / 1.5
+    found = np.asarray(to_integers(jnp.asarray(rows), 1.5, RADIUS))
+    # Half a unit, and four float32 roundings of a number of that size.
+    assert np.all(np.abs(found - exact) <= 0.5 + 4 * 2.0**-24 * np.abs(exact))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dimension", [1, 7, 5000])
+def test_one_value_that_is_not_finite_makes_the_row_zero_and_no_other(dimension: int, value: float) -> None:
+    rows = np.random.default_rng(0).standard_normal((6, dimension)).astype(np.float32)
+    clean = np.asarray(to_integers(jnp.asarray(rows), 1.0, RADIUS))
+    rows[2, dimension // 2] = value
+    found = np.asarray(to_integers(jnp.asarray(rows), 1.0, RADIUS))
+    assert np.any(clean[2])
+    assert not np.any(found[2])
+    others = [0, 1, 3, 4, 5]
+    assert np.array_equal(found[others], clean[others])
+
+
+def test_a_norm_beyond_float32_counts_as_infinite() -> None:
+    rows = jnp.asarray([[2e19, 0.0], [1.8e19, 0.0], [3e38, 3e38], [0.0, 0.0], [1e-45, -1e-45]], jnp.float32)
+    found = np.asarray(to_integers(rows, 1.0, RADIUS))
+    assert not np.any(found[[0, 2, 3, 4]])
+    assert found[1, 0] == RADIUS - 1  # the largest integer below (1 - sqrt(2)/2M) M, rounded
+    assert found[1, 1] == 0
+
+
+def test_a_row_does_not_depend_on_the_others() -> None:
+    rows = adversarial(7, 4, bound=1.0, seed=3)
+    clean = np.asarray(to_integers(jnp.asarray(rows), 1.0, RADIUS))
+    numbers = np.random.default_rng(4)
+    for _ in range(20):
+        order = numbers.permutation(len(rows))
+        assert np.array_equal(to_integers(jnp.asarray(rows[order]), 1.0, RADIUS), clean[order])
+
+
+# --- what the proof assumes of the compiled arithmetic ------------------------------------------------------
+
+
+@pytest.mark.parametrize("dimension", [1, 7, 1000, 4096, 4097, 5000, 100_000])
+def test_the_sum_of_squares_is_as_accurate_as_the_proof_says(dimension: int) -> None:
+    """Numbers of one sign and wide range, against exact sums in float64 (whose own error is 2**-53 a term)."""
+    numbers = np.random.default_rng(dimension)
+    rows = np.concatenate(
+        [
+            numbers.uniform(0, 1, (4, dimension)),
+            10.0 ** numbers.uniform(-6, 3, (4, dimension)),
+            np.full((1, dimension), 0.1),
+        ]
+    ).astype(np.float32)
+    found = np.asarray(jax.jit(clip._sum_of_squares)(jnp.asarray(rows))).astype(np.float64)
+    exact = np.asarray([math.fsum(row * row) for row in rows.astype(np.float64)])
+    stage = dimension if dimension <= clip.ONE_STAGE else 2 * (math.isqrt(dimension - 1) + 1)
+    assert np.all(np.abs(found / exact - 1) <= stage * clip.UNIT_ROUNDOFF)
+
+
+def test_the_two_stages_stay_apart_when_compiled() -> None:
+    """Merged into one sum, 4097 and more additions would not be covered by the allowance."""
+    text = jax.jit(clip._sum_of_squares).lower(jnp.zeros((8, 5000))).compile().as_text()
+    assert text.count(" reduce(") == 2
+    assert "f32[8,71]" in text
+
+
+def test_the_reciprocal_root_is_accurate() -> None:
+    """The compiler turns share / sqrt(x) into share * rsqrt(x); the proof allows it four units of roundoff."""
+    root = jax.jit(jax.lax.rsqrt)
+    for exponent in (127, 128, 3, 250):
+        bits = np.arange(exponent << 23, (exponent + 1) << 23, 5, dtype=np.uint32)
+        x = bits.view(np.float32)
+        found = np.asarray(root(jnp.asarray(x))).astype(np.float64)
+        assert np.max(np.abs(found * np.sqrt(x.astype(np.float64)) - 1)) <= 4 * clip.UNIT_ROUNDOFF
+    assert np.asarray(root(jnp.asarray([0.0, 1e-45], jnp.float32)))[0] == np.inf
+
+
+# --- an independent implementation --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dimension", [1, 7, 1000])
+def test_agrees_with_jax_privacy(dimension: int) -> None:
+    """Directions and norms to a thousandth: rounding moves a coordinate by half of a 65537th of the clip."""
+    numbers = np.random.default_rng(dimension)
+    rows = numbers.standard_normal((40, dimension)) * 10.0 ** numbers.uniform(-2, 2, (40, 1))
+    rows = jnp.asarray(rows / math.sqrt(dimension), jnp.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # optax renamed what jax-privacy calls
+        theirs, _ = jax.vmap(functools.partial(jax_privacy.clipping.clip_pytree, clip_norm=0.7))(rows)
+    ours = np.asarray(to_integers(rows, 0.7, RADIUS)) * (0.7 / RADIUS)
+    theirs = np.asarray(theirs).astype(np.float64)
+    assert np.all(np.linalg.norm(ours - theirs, axis=1) <= 1e-3 * 0.7)
+    clipped = np.linalg.norm(np.asarray(rows), axis=1) > 0.71
+    assert 10 < clipped.sum() < 40
+    lengths, norms = np.linalg.norm(ours[clipped], axis=1), np.linalg.norm(theirs[clipped], axis=1)
+    assert np.allclose(lengths, norms, rtol=1e-3, atol=0)
+    assert np.all(lengths <= 0.7)
+    assert np.all(np.sum(ours[clipped] * theirs[clipped], axis=1) >= (1 - 1e-6) * lengths * norms)
+
+
+# --- what rounding takes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("radius", [3, 100, 65_537, 1 << 22])
+def test_shrink_leaves_room_for_rounding_and_float32(radius: int) -> None:
+    for dimension in (1, 2, 100, 4096, 4097, 10**6):
+        rounding = math.sqrt(dimension) / (2 * radius)
+        if rounding >= clip.LARGEST_LOSS:
+            continue
+        additions = dimension if dimension <= 4096 else 2 * math.ceil(math.sqrt(dimension))
+        share = clip.shrink(dimension, radius)
+        assert share * (1 + (additions / 2 + 10) * 2.0**-24) + rounding <= 1
+        assert share > 1 - rounding - (additions + 20) * 2.0**-24
+
+
+def test_shrink_refuses_what_rounding_would_spoil() -> None:
+    with pytest.raises(ValueError, match="too long for this noise"):
+        clip.shrink(1000, 50)
+    with pytest.raises(ValueError, match="32%"):
+        clip.shrink(1000, 50)
+    with pytest.raises(ValueError, match="too long for this noise"):
+        clip.to_integers(jnp.ones((1, 1000)), 1.0, 50)
+    edge = math.ceil(math.sqrt(10_000) / (2 * clip.LARGEST_LOSS))
+    assert clip.shrink(10_000, edge + 1) >= 1 - clip.LARGEST_LOSS
+    with pytest.raises(ValueError, match="too long"):
+        clip.shrink(10_000, edge - 1)
