@@ -27,7 +27,7 @@ def subsets_from(keys: jax.Array, records: int, size: int, tables: tuple[alias.T
         return sample.subsets(keys, records, 0.5, size)
 
 
-ROOMY = {5000: 140, 10_000: 400}
+ROOMY = {5000: 170, 10_000: 420}
 """A common size for all rates, again for the sake of one program."""
 
 
