@@ -249,7 +249,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path):
     kills = 0
     reached = set()
     while not (folder / "posterior.npz").exists() and kills < 10:
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         ledger = folder / "ledger.jsonl"
         lines = ledger.read_text().count("\n") if ledger.exists() else 0
         # Start-up is long and looks are quick: aim at the moments around the next few looks.

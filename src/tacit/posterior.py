@@ -99,10 +99,11 @@ class Posterior:
         # netCDF has no slashes or brackets in names; modules make such site names.
         names = {name: name.replace("/", ".").replace("[", "_").replace("]", "") for name in self.draws}
         posterior = {names[name]: value[None] for name, value in self.draws.items()}
-        attrs = {} if self.certificate is None else {"certificate": self.certificate.to_json()}
-        if int(arviz.__version__.split(".")[0]) >= 1:
-            return arviz.from_dict({"posterior": posterior}, attrs={"/": attrs})
-        return arviz.from_dict(posterior=posterior, attrs=attrs)
+        nested = int(arviz.__version__.split(".")[0]) >= 1
+        data = arviz.from_dict({"posterior": posterior}) if nested else arviz.from_dict(posterior=posterior)
+        if self.certificate is not None:
+            data["posterior"].attrs["certificate"] = self.certificate.to_json()
+        return data
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write draws and certificate into one ``.npz`` file, all or nothing.

@@ -88,7 +88,9 @@ def vi(
             return sites.unconstrain(sample_guide(params, key)[0])
 
         def log_probs(draw: dict[str, Array], rows: PyTree) -> dict[str, Array]:
-            return compute_log_probs(model, _arguments(rows), _keywords(rows), draw)[0]  # type: ignore[no-any-return]
+            # Every latent is given by the draw; the key is only asked for by a plate that subsamples.
+            seeded = numpyro.handlers.seed(model, jax.random.key(0))
+            return compute_log_probs(seeded, _arguments(rows), _keywords(rows), draw)[0]
 
         def log_likelihood(w: dict[str, Array], record: Record) -> Array:
             rows = jax.tree.map(lambda leaf: leaf[None], record)
@@ -227,7 +229,7 @@ def _trace(model: Model, placeholder: Record, n: int) -> dict[str, Any]:
     # The key only fills the latents of a trace that is read for its structure.
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     try:
-        return numpyro.handlers.trace(seeded).get_trace(*_arguments(rows), **_keywords(rows))  # type: ignore[no-any-return]
+        return numpyro.handlers.trace(seeded).get_trace(*_arguments(rows), **_keywords(rows))
     except Exception as error:
         raise ValueError(
             f"The model does not run on {n} placeholder records: {error}. It must take its records as arguments "

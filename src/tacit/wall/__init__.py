@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, PyTree, Record, Release, State
-from tacit.wall import clip, lattice, random, sample
+from tacit.wall import alias, clip, lattice, random, sample
 from tacit.wall.data import PrivateData
 
 CHUNK_NUMBERS = 1 << 18
@@ -154,9 +154,7 @@ class _Step:
         def group(carry: tuple[Array, State]) -> tuple[Array, State]:
             start, state = carry
             steps = start + jnp.arange(self.together)
-            secrets = random.fold_in(random.fold_in(secret, steps), jnp.arange(2)[:, None])
-            noise = lattice.noise(secrets[0], self.dimension)
-            subsets = self._subsets(secrets[1])
+            noise, subsets = self.draw(secret, steps)
             keys = random.fold_in(key, steps)
 
             def one(i: Array, state: State) -> State:
@@ -167,13 +165,24 @@ class _Step:
 
         return jax.lax.while_loop(lambda carry: carry[0] < stop, group, (jnp.asarray(first), state))[1]
 
-    def _subsets(self, keys: Key) -> Int32[Array, "..."]:
+    def draw(
+        self, secret: Key, steps: Int32[Array, "steps"]
+    ) -> tuple[Int32[Array, "steps d"], Int32[Array, "_ width"]]:
+        """Draw the noise and the subsets of some steps; a step's depend on the secret and its number only."""
+        everyone = self.mechanism.rate == 1 or not self.count
+        gaps = () if everyone else sample.gap_tables(self.mechanism.rate, sample.digits_for(self.count))
+        sizes = [self.dimension] * 2 + [self.room] * len(gaps)
+        keys, more = random.fold_in(secret, 2 * steps + jnp.arange(2)[:, None])
+        words = jax.vmap(lambda key: jax.random.bits(key, (sum(sizes),), jnp.uint32))(keys)
+        tables = [*lattice.tables(), *gaps]
+        coarse, fine, *digits = alias.draw(tables, jnp.split(words, np.cumsum(sizes)[:-1], 1), more)
         width = math.ceil(self.room / self.chunk) * self.chunk
-        if self.mechanism.rate < 1 and self.count:
-            drawn = sample.subsets(keys, self.count, self.mechanism.rate, self.room)
-            return jnp.pad(drawn, ((0, 0), (0, width - self.room)), constant_values=self.count)
-        everyone = jnp.arange(width, dtype=jnp.int32)
-        return jnp.minimum(everyone, self.count)[None]
+        if everyone:
+            subsets = jnp.minimum(jnp.arange(width, dtype=jnp.int32), self.count)[None]
+        else:
+            room = ((0, 0), (0, width - self.room))
+            subsets = jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)
+        return lattice.noise(coarse, fine), subsets
 
     def _sum(
         self, state: State, records: PyTree, subsets: Int32[Array, "steps width"], i: Array, key: Key

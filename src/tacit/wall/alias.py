@@ -77,27 +77,41 @@ def build(masses: Sequence[int]) -> Table:
     return Table(np.asarray(packed, np.uint32), np.asarray(rest, np.uint32))  # type: ignore[arg-type]
 
 
-def draw(table: Table, words: UInt32[Array, "steps n"], keys: Key) -> Int32[Array, "steps n"]:
-    """Give one column for each uniform word; ``keys``, one a step, supply more bits where a word does not decide.
+def draw(
+    tables: Sequence[Table], words: Sequence[UInt32[Array, "steps _"]], keys: Key
+) -> list[Int32[Array, "steps _"]]:
+    """Give one column for each uniform word of each table; ``keys``, one a step, supply the bits where a word ties.
 
     Privacy: depends on no record. The keys must not be those that the words came from.
     """
-    fraction_bits = 32 - (table.packed.shape[0].bit_length() - 1)
-    low = jnp.uint32((1 << fraction_bits) - 1)
-    column, fraction = words >> fraction_bits, words & low
-    entry = jnp.asarray(table.packed)[column]
-    threshold, alias = entry & low, entry >> fraction_bits
+    columns, aliases, own, ties = [], [], [], []
+    for table, drawn in zip(tables, words, strict=True):
+        fraction_bits = 32 - (table.packed.shape[0].bit_length() - 1)
+        low = jnp.uint32((1 << fraction_bits) - 1)
+        column, fraction = drawn >> fraction_bits, drawn & low
+        entry = jnp.asarray(table.packed)[column]
+        columns.append(column)
+        aliases.append(entry >> fraction_bits)
+        own.append(fraction < (entry & low))
+        ties.append(fraction == (entry & low))
+    # One loop settles the ties of all tables: the cipher is long, and every copy of it is compiled.
+    rest = jnp.asarray(np.concatenate([table.rest for table in tables]))
+    starts = np.cumsum([0, *(len(table.rest) for table in tables)])[:-1]
+    places = jnp.concatenate([column + np.uint32(start) for column, start in zip(columns, starts, strict=True)], 1)
 
-    def decide(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        own, open_ = carry
-        step, i = jnp.divmod(jnp.argmax(open_), words.shape[1])
+    def settle(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        decided, open_ = carry
+        step, i = jnp.divmod(jnp.argmax(open_), places.shape[1])
         # The bits belong to the step and the place, so drawing steps in other groups gives the same values.
-        more = jax.random.bits(jax.random.fold_in(keys[step], i), (3,), jnp.uint32)
-        rest = jnp.asarray(table.rest)[column[step, i]]
-        below, same = more < rest, more == rest
+        more = jax.random.key_data(jax.random.fold_in(keys[step], i))[:3]
+        below, same = more < rest[places[step, i]], more == rest[places[step, i]]
         lower = below[0] | (same[0] & (below[1] | (same[1] & below[2])))
-        return own.at[step, i].set(lower), open_.at[step, i].set(False)
+        return decided.at[step, i].set(lower), open_.at[step, i].set(False)
 
-    start = (fraction < threshold, fraction == threshold)
-    own, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), decide, start)
-    return jnp.where(own, column, alias).astype(jnp.int32)
+    start = (jnp.concatenate(own, 1), jnp.concatenate(ties, 1))
+    decided, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), settle, start)
+    ends = np.cumsum([drawn.shape[1] for drawn in words])[:-1]
+    return [
+        jnp.where(mine, column, alias).astype(jnp.int32)
+        for mine, column, alias in zip(jnp.split(decided, ends, 1), columns, aliases, strict=True)
+    ]

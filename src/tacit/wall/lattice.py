@@ -15,12 +15,10 @@ import math
 from fractions import Fraction
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-from tacit.types import Key
-from tacit.wall import alias, random
+from tacit.wall import alias
 
 STRIDE = 256
 SPREAD = 512
@@ -75,16 +73,12 @@ def to_float(total: Sum, unit: float) -> Float32[Array, "d"]:
     return (total.high.astype(jnp.float32) * (1 << LIMB) + total.low.astype(jnp.float32)) * jnp.float32(unit)
 
 
-def noise(keys: Key, dimension: int) -> Int32[Array, "steps d"]:
-    """Draw a rounded Gaussian of standard deviation RHO for every coordinate of every step, one key a step.
+def noise(coarse: Int32[Array, "..."], fine: Int32[Array, "..."]) -> Int32[Array, "..."]:
+    """Give rounded Gaussians of standard deviation RHO from columns drawn from the two ``tables()``.
 
-    Privacy: depends on no record; the keys are secret.
+    Privacy: depends on no record; the columns are secret.
     """
-    coarse, fine = tables()
-    word_keys, coarse_keys, fine_keys = random.fold_in(keys, jnp.arange(3)[:, None])
-    words = jax.vmap(lambda k: jax.random.bits(k, (2, dimension), jnp.uint32))(word_keys)
-    drawn = STRIDE * alias.draw(coarse, words[:, 0], coarse_keys) + alias.draw(fine, words[:, 1], fine_keys)
-    return drawn - (STRIDE + 1) * HALF
+    return STRIDE * coarse + fine - (STRIDE + 1) * HALF
 
 
 @functools.cache

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
-from tacit.types import Key
-from tacit.wall import alias, random
+from tacit.wall import alias
 
 DIGIT_BITS = 12
 BASE = 1 << DIGIT_BITS
@@ -86,19 +86,15 @@ def room(records: int, rate: float) -> int:
     return low
 
 
-def subsets(keys: Key, records: int, rate: float, size: int) -> Int32[Array, "steps size"]:
-    """Draw one Poisson subset for each key: sorted positions, filled up to ``size`` with the number of records.
+def subsets(digits: Sequence[Int32[Array, "steps size"]], records: int) -> Int32[Array, "steps size"]:
+    """Give one Poisson subset a step: sorted positions, filled up with the number of records.
 
-    Privacy: the keys are secret; so are the subsets.
+    Privacy: the digits, drawn from ``gap_tables``, are secret; so are the subsets.
     """
-    tables = gap_tables(rate, digits_for(records))
-    word_keys, *more = random.fold_in(keys, jnp.arange(1 + len(tables))[:, None])
-    words = jax.vmap(lambda k: jax.random.bits(k, (len(tables), size), jnp.uint32))(word_keys)
     # A gap beyond all records is as good as any other such gap: saturate, so that nothing overflows.
     end = records + 1
-    gap = jnp.zeros((keys.shape[0], size), jnp.int32)
-    for place, table in enumerate(tables):
-        digit = alias.draw(table, words[:, place], more[place])
+    gap = jnp.zeros_like(digits[0])
+    for place, digit in enumerate(digits):
         most = end >> (DIGIT_BITS * place)
         gap = jnp.minimum(gap + (jnp.minimum(digit, most) << (DIGIT_BITS * place)), end)
     ends = jax.lax.associative_scan(lambda a, b: jnp.minimum(a + b, end), jnp.minimum(gap + 1, end), axis=1)
