@@ -91,9 +91,7 @@ def epsilon(rate: float, noise_multiplier: float, steps: int, delta: float, adja
     float
         Never below the true ε; infinite if δ is too small for anything to be certified.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     rate, noise, steps = _recipe("epsilon", rate, noise_multiplier, steps, adjacency)
     return _epsilon(rate, noise, steps, check_delta("epsilon", delta), adjacency)
@@ -102,9 +100,7 @@ def epsilon(rate: float, noise_multiplier: float, steps: int, delta: float, adja
 def delta(rate: float, noise_multiplier: float, steps: int, epsilon: float, adjacency: str = "add-remove") -> float:
     """Return a certified upper bound on δ at the given ε.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     rate, noise, steps = _recipe("delta", rate, noise_multiplier, steps, adjacency)
     epsilon = as_float("delta", "epsilon", epsilon)
@@ -123,9 +119,7 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, adja
     at most the ε asked for, and at least 0.98 of it unless the result is the least noise that is ever
     returned, 0.02.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     epsilon = as_float("noise_multiplier", "epsilon", epsilon)
     if not (math.isfinite(epsilon) and epsilon > 0):
@@ -156,9 +150,7 @@ def advantage(rate: float, noise_multiplier: float, steps: int, adjacency: str =
 
     It is δ at ε = 0, from the whole privacy loss distribution.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     rate, noise, steps = _recipe("advantage", rate, noise_multiplier, steps, adjacency)
     if steps == 0:
@@ -189,9 +181,7 @@ def true_positive_rate(
     float or numpy.ndarray
         Shaped like `fpr`.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     rate, noise, steps = _recipe("true_positive_rate", rate, noise_multiplier, steps, adjacency)
     fprs = np.asarray(fpr, dtype=np.float64)
@@ -242,9 +232,7 @@ def spent(runs: Sequence[tuple[float, float, int]], delta: float, adjacency: str
     adjacency
         The same for all runs.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     delta = check_delta("spent", delta)
     recipes = [_recipe("spent", *run, adjacency) for run in runs]
@@ -263,9 +251,7 @@ def renyi_epsilon(
 ) -> float:
     """Return a certified but looser ε by Rényi differential privacy at the fixed `ORDERS`.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     rate, noise, steps = _recipe("renyi_epsilon", rate, noise_multiplier, steps, adjacency)
     delta = check_delta("renyi_epsilon", delta)
@@ -279,9 +265,7 @@ def rounding_slack(steps: int) -> float:
     errors by at most about that number: against extended precision the error of δ stays below 3e-16 a step.
     Fourteen times as much is added to every δ that is certified.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     return steps * 2.0**-48
 

@@ -62,9 +62,7 @@ def lower_bound(
     float
         At most the true ε of a member of the family, with the given confidence; 0 when nothing is refuted.
 
-    Privacy
-    -------
-    Public: for runs on made-up records. Scores of real records are as secret as the records.
+    Privacy: public: for runs on made-up records. Scores of real records are as secret as the records.
     """
     scores = _halves(inside, outside, confidence)
     delta = accounting.check_delta("lower_bound", delta)
@@ -107,9 +105,7 @@ def direct(inside: npt.ArrayLike, outside: npt.ArrayLike, *, delta: float, confi
     inside, outside, delta, confidence
         As for `lower_bound`.
 
-    Privacy
-    -------
-    Public: for runs on made-up records.
+    Privacy: public: for runs on made-up records.
     """
     halves = _halves(inside, outside, confidence)
     delta = accounting.check_delta("direct", delta)

@@ -56,9 +56,7 @@ class Total:
     composition
         The rule by which they were added up.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
 
     epsilon: float
@@ -105,9 +103,7 @@ class Certificate:
     digest
         The hash of all of the above.
 
-    Privacy
-    -------
-    Post-processing.
+    Privacy: post-processing.
     """
 
     run: str
@@ -160,9 +156,7 @@ class Certificate:
         caveats
             Sentences to be printed.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         lines = ledger.lines
         own = tuple(line for line in lines if (look := line.look) is not None and look.run == run)
@@ -242,9 +236,7 @@ class Certificate:
         CertificateError
             With one sentence that says what is wrong.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         try:
             self._verify(ledger)
@@ -384,9 +376,7 @@ class Certificate:
     def explain(self) -> Explanation:
         """Say what the guarantee means, from the recipe's whole privacy-loss distribution.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         return explain(self.epsilon, self.delta, self.mechanism, slack=self.slack, unit=self.unit)
 
@@ -403,9 +393,7 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Give the certificate as plain JSON values.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         return {
             "notice": SIMULATION if self.simulation else "Real run: the secret randomness came from the system",
@@ -439,9 +427,7 @@ class Certificate:
     def to_json(self) -> str:
         """Write the certificate as JSON.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
         # The notice belongs on the first line, where a simulation must say so.
@@ -451,9 +437,7 @@ class Certificate:
     def from_json(cls, text: str) -> Certificate:
         """Read what :meth:`to_json` wrote; :meth:`verify` then checks it.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         try:
             content = json.loads(
@@ -502,9 +486,7 @@ class Certificate:
         Path
             The JSON file.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -517,9 +499,7 @@ class Certificate:
     def load(cls, path: str | os.PathLike[str]) -> Certificate:
         """Read a certificate from its JSON file or the folder it was saved in; :meth:`verify` then checks it.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         path = Path(path)
         file = path / "certificate.json" if path.is_dir() else path
@@ -534,9 +514,7 @@ class Certificate:
     def to_markdown(self) -> str:
         """Write the page as Markdown.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         parts = [f"**{SIMULATION}**", ""] if self.simulation else []
         parts += ["# Privacy certificate", "", _markdown(self._lead()), ""]
@@ -549,9 +527,7 @@ class Certificate:
     def to_html(self) -> str:
         """Write the page as one HTML file without references to anything outside it.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         explanation = self.explain()
         escape = html.escape
@@ -740,7 +716,7 @@ def _not_protected(unit: str, adjacency: str) -> list[str]:
     size = (
         f"The number of {unit}s: it is public under this adjacency."
         if adjacency == "replace-one"
-        else f"The number of {unit}s or records, where it was declared public."
+        else f"The number of {unit}s, where it was declared public."
     )
     return [
         "What the data say about people in general. That smokers fall ill more often may be learned, and "

@@ -27,9 +27,7 @@ class Comparison:
     why
         One sentence of reason.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
 
     name: str
@@ -41,9 +39,7 @@ class Comparison:
 def compare(mechanism: Mechanism, delta: float) -> list[Comparison]:
     """Return what every classical analysis says of a recipe.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     return [
         gdp_clt(mechanism, delta),
@@ -61,9 +57,7 @@ def gdp_clt(mechanism: Mechanism, delta: float) -> Comparison:
     The recipe is taken for one Gaussian release with μ = rate sqrt(steps (e^(1/σ²) - 1)); for replace-one the
     variance of the limit is 4 sinh(1/σ²) in place of e^(1/σ²) - 1.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     delta = accounting.check_delta("gdp_clt", delta)
     if mechanism.rate == 1:
@@ -84,9 +78,7 @@ def rdp(mechanism: Mechanism, delta: float) -> Comparison:
     Add-remove uses dp-accounting's Rényi accountant; replace-one, where that accountant forgets the doubled
     sensitivity, uses this package's Rényi curve (weak triangle inequality).
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     delta = accounting.check_delta("rdp", delta)
     if mechanism.adjacency == "add-remove":
@@ -107,9 +99,7 @@ def zcdp(mechanism: Mechanism, delta: float) -> Comparison:
 
     ρ = steps Δ²/(2σ²) with Δ = 1, or 2 for replace-one, and ε = ρ + 2 sqrt(ρ log(1/δ)).
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     delta = accounting.check_delta("zcdp", delta)
     cost = _from_zcdp(mechanism.steps / (2 * _effective_noise(mechanism) ** 2), delta)
@@ -123,9 +113,7 @@ def advanced(mechanism: Mechanism, delta: float) -> Comparison:
     Half of δ pays for the composition and half is shared among the steps, each of which is (ε', δ/2T)-private
     with sampling counted: ε = sqrt(2 T log(2/δ)) ε' + T ε' (e^ε' - 1).
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     delta = accounting.check_delta("advanced", delta)
     steps = mechanism.steps
@@ -140,9 +128,7 @@ def linear(mechanism: Mechanism, delta: float) -> Comparison:
 
     It is `steps` times the ε' of one step at δ/steps.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     delta = accounting.check_delta("linear", delta)
     cost = mechanism.steps * _one_step(mechanism, delta / mechanism.steps)
@@ -158,9 +144,7 @@ def vips(mechanism: Mechanism, delta: float, *, delta_step: float = 1e-6) -> Com
     sensitivity is that of the subset's sum (1, or 2 for replace-one), not of the whole data's mean as printed
     in places.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     delta = accounting.check_delta("vips", delta)
     delta_step = accounting.check_delta("vips", delta_step)

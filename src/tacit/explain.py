@@ -22,9 +22,7 @@ PRIORS = (0.01, 0.1, 0.5)
 def up(value: float, digits: int = 3) -> str:
     """Print a number rounded up to some significant digits, so that no bound is ever understated.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
@@ -44,9 +42,7 @@ def up(value: float, digits: int = 3) -> str:
 def percent(value: float) -> str:
     """Print a probability as a percentage, rounded up.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     return f"{up(float(Decimal(repr(float(value))) * 100))}%"
 
@@ -69,9 +65,7 @@ class Explanation:
         True if the error rates come from the recipe's whole privacy-loss distribution; False if from the
         (ε, δ) point, which is valid but looser.
 
-    Privacy
-    -------
-    Post-processing.
+    Privacy: post-processing.
     """
 
     epsilon: float
@@ -91,9 +85,7 @@ class Explanation:
         prior
             Odds before the release, for example 1.0 for "as likely as not".
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         if not prior >= 0:
             raise ValueError(f"The prior odds are {prior!r}. Odds are a ratio of chances; give a number >= 0.")
@@ -107,9 +99,7 @@ class Explanation:
         prior
             Probability before the release, between 0 and 1.
 
-        Privacy
-        -------
-        Post-processing.
+        Privacy: post-processing.
         """
         if not 0 <= prior <= 1:
             raise ValueError(
@@ -232,9 +222,7 @@ def explain(
     >>> explain(1.0, 1e-5).odds(1.0)
     2.718281828459045
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     if not epsilon >= 0:
         raise ValueError(f"ε is {epsilon!r}. It bounds how much odds can change; give a number >= 0, for example 1.0.")

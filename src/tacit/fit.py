@@ -32,6 +32,10 @@ from tacit.wall.data import PrivateData
 STEPS = 1000
 SEGMENTS = 50
 """A run stops for the ledger, the checkpoint and the progress bar this many times."""
+NO_LASTING_LEDGER = (
+    "The records came without a ledger file, so looks at them in other processes or run folders are not in the total. "
+    "Give them one: PrivateData(records, schema, ledger='ledger.jsonl')."
+)
 
 
 def fit(
@@ -86,8 +90,8 @@ def fit(
     Posterior
         1000 draws, with the certificate.
     """
-    _check_types(data, budget)
-    built = method if isinstance(method, Method) else method(data.placeholder)
+    _check_types(data, budget, key)
+    built = _built(method, data.placeholder)
     rate = _default_rate(data.size) if rate is None else rate
     shape = jax.eval_shape(lambda key: built.contribute(built.init(key), data.placeholder, key), jax.random.key(0))
     dimension = sum(leaf.size for leaf in jax.tree.leaves(shape))
@@ -102,8 +106,9 @@ def fit(
     folder = None if run_dir is None else Path(run_dir)
     run = _Run.begin(folder, mechanism, budget, key, simulate)
     if folder and (folder / "posterior.npz").exists():
-        return Posterior.load(folder / "posterior.npz", built)
-    ledger = Ledger(folder and folder / "ledger.jsonl") if data.ledger is None else data.ledger
+        return _finished(folder, built)
+    own = folder is not None and data.ledger.path is None
+    ledger = Ledger(folder / "ledger.jsonl") if folder is not None and own else data.ledger
     ledger.afford(mechanism, data.unit, run=run.name)
     title = built.contribute.__module__.rsplit(".", 1)[-1]
     door = Door(
@@ -130,7 +135,7 @@ def fit(
             # Accounting takes time, so only when the bar was just drawn, and at the end.
             if progress and (bar.n == bar.last_print_n or done == mechanism.steps):
                 bar.set_postfix_str(_so_far(mechanism, done, budget))
-    certificate = _certificate(door, ledger, run.name, budget)
+    certificate = _certificate(door, ledger, run.name, budget, lasting=not own and ledger.path is not None)
     draw_keys = jax.random.split(jax.random.fold_in(run.key, mechanism.steps), DRAWS)
     posterior = Posterior(jax.jit(jax.vmap(built.draw, (None, 0)))(state, draw_keys), certificate, built)
     run.finish(posterior)
@@ -172,7 +177,11 @@ def ask(
         As in ``fit``.
     """
     _check_types(data, budget)
-    shape = jax.eval_shape(question, data.placeholder)
+
+    def answer(record: Record) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), question(record))
+
+    shape = jax.eval_shape(answer, data.placeholder)
 
     def method_state(_: Key) -> PyTree:
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), (shape, shape))
@@ -181,9 +190,9 @@ def ask(
         spread = jax.tree.map(lambda leaf, std: jnp.broadcast_to(std, leaf.shape), shape, release.noise_std)
         return release.total, spread
 
-    method = Method(method_state, lambda _, record, __: question(record), keep, lambda state, _: {"sum": state[0]})
+    method = Method(method_state, lambda _, record, __: answer(record), keep, lambda state, _: {"sum": state[0]})
     mechanism = calibrate(budget, rate=1.0, steps=1, clip=clip, adjacency=adjacency)
-    ledger = Ledger() if data.ledger is None else data.ledger
+    ledger = data.ledger
     ledger.afford(mechanism, data.unit)
     run = _Run.begin(None, mechanism, budget, None, simulate)
     door = Door(
@@ -199,7 +208,8 @@ def ask(
         simulation=run.simulation,
     )
     value, noise_std = door.advance(method_state(run.key), 0, 1)
-    return Answer(value, noise_std, _certificate(door, ledger, run.name, budget))
+    certificate = _certificate(door, ledger, run.name, budget, lasting=ledger.path is not None)
+    return Answer(value, noise_std, certificate)
 
 
 def fit_public(method: Method | MethodFor, records: PyTree, *, steps: int = STEPS, key: Key) -> Posterior:
@@ -210,7 +220,7 @@ def fit_public(method: Method | MethodFor, records: PyTree, *, steps: int = STEP
     if isinstance(records, PrivateData):
         raise TypeError("fit_public gives no protection, so it does not take sealed records. Use tacit.fit.")
     records = jax.tree.map(jnp.asarray, records)
-    built = method if isinstance(method, Method) else method(jax.tree.map(lambda leaf: leaf[0], records))
+    built = _built(method, jax.tree.map(lambda leaf: leaf[0], records))
 
     def step(t: Any, state: State) -> State:
         step_key = jax.random.fold_in(key, t)
@@ -320,7 +330,7 @@ def _content(leaves: list[Any], done: int) -> bytes:
     return repr(done).encode() + b"".join(repr((x.dtype, x.shape)).encode() + x.tobytes() for x in leaves)
 
 
-def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget) -> Certificate:
+def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget, lasting: bool) -> Certificate:
     steps = ledger.runs()[run].steps
     return Certificate.issue(
         ledger=ledger,
@@ -328,6 +338,7 @@ def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget) -> Certif
         budget=budget,
         slack=door.slack(steps, budget.epsilon),
         versions=versions(),
+        caveats=() if lasting else (NO_LASTING_LEDGER,),
     )
 
 
@@ -340,7 +351,39 @@ def _default_rate(size: int | None) -> float:
     return 0.1 if size is None else min(0.1, max(4000 / size, 1e-3))
 
 
-def _check_types(data: PrivateData, budget: Budget) -> None:
+def _built(method: Method | MethodFor, placeholder: Record) -> Method:
+    refusal = (
+        "fit was given something that is not a method. A NumPyro model becomes one by tacit.vi(model); "
+        "write tacit.fit(tacit.vi(model), data, budget)."
+    )
+    if isinstance(method, Method):
+        return method
+    try:
+        built = method(placeholder)
+    except (AssertionError, TypeError) as error:  # what a bare NumPyro model raises when it is called like this
+        raise TypeError(refusal) from error
+    if not isinstance(built, Method):
+        raise TypeError(refusal)
+    return built
+
+
+def _finished(folder: Path, method: Method) -> Posterior:
+    posterior = Posterior.load(folder / "posterior.npz", method)
+    key = jax.random.key(0)
+    wanted = jax.eval_shape(lambda key: method.draw(method.init(key), key), key)
+    if {name: leaf.shape for name, leaf in wanted.items()} != {
+        name: value.shape[1:] for name, value in posterior.draws.items()
+    }:
+        raise ValueError(
+            f"The folder {folder} holds the finished run of another model ({', '.join(posterior.draws)}). "
+            "Choose another run_dir."
+        )
+    return posterior
+
+
+def _check_types(data: PrivateData, budget: Budget, key: Key | None = None) -> None:
+    if key is not None and not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise TypeError(f"The key is given as {key!r}. It must be a typed JAX key; write key=jax.random.key(0).")
     if not isinstance(data, PrivateData):
         raise TypeError(
             f"The records are given as {type(data).__name__}. Only sealed records go through the wall; "

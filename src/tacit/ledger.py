@@ -52,9 +52,7 @@ class BudgetExceeded(RuntimeError):
 def canonical(content: Any) -> bytes:
     """Write JSON in the one form that is hashed: sorted keys, no spaces, UTF-8, no NaN.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
@@ -83,9 +81,7 @@ class Look:
     simulation
         Whether the secret randomness was fixed, so that nobody is protected.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
 
     run: str
@@ -132,9 +128,7 @@ class Look:
     def to_dict(self) -> dict[str, Any]:
         """Give the look as plain JSON values.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return {
             "run": self.run,
@@ -152,9 +146,7 @@ class Look:
     def from_dict(cls, content: dict[str, Any]) -> Look:
         """Read what :meth:`to_dict` wrote.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return cls(**{**content, "mechanism": Mechanism.from_dict(content["mechanism"])})
 
@@ -163,9 +155,7 @@ class Look:
 class Line:
     """One line of the ledger: its number, time and content, chained to the line before.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
 
     seq: int
@@ -178,9 +168,7 @@ class Line:
     def seal(cls, seq: int, time: str, body: dict[str, Any], prev: str) -> Line:
         """Make a line and its hash.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         content = {"seq": seq, "time": time, "body": body, "prev": prev}
         return cls(seq, time, body, prev, hashlib.sha256(canonical(content)).hexdigest())
@@ -198,9 +186,7 @@ class Line:
     def to_dict(self) -> dict[str, Any]:
         """Give the line as plain JSON values.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return {"seq": self.seq, "time": self.time, "body": self.body, "prev": self.prev, "hash": self.hash}
 
@@ -208,9 +194,7 @@ class Line:
     def from_dict(cls, content: dict[str, Any]) -> Line:
         """Read what :meth:`to_dict` wrote.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return cls(**content)
 
@@ -232,9 +216,7 @@ class Run:
     simulation
         Whether any of the looks had fixed secret randomness.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
 
     run: str
@@ -256,9 +238,7 @@ class Run:
 def summarise(looks: Iterable[Look]) -> dict[str, Run]:
     """Add up looks run by run, in the order in which the runs began.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     runs: dict[str, list[Look]] = {}
     for look in looks:
@@ -295,9 +275,7 @@ def recipes(looks: Iterable[Look]) -> tuple[Recipe, ...]:
     fixed before anything was seen. Later runs go through the Rényi filter, which is checked before every
     look, so they count by the steps looked at.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     parts: list[Recipe] = []
     for place, run in enumerate(summarise(looks).values()):
@@ -325,9 +303,7 @@ class Ledger:
     A ledger holds one adjacency and one unit: the costs of looks that protect different things do not add up.
     Simulated looks count like real ones.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
 
     def __init__(
@@ -399,9 +375,7 @@ class Ledger:
         LedgerError
             If the ledger is broken or the look does not belong on it. Nothing is written.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         with self._locked(write=True) as file:
             self._read(file)
@@ -437,9 +411,7 @@ class Ledger:
         BudgetExceeded
             If the cap would be exceeded.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         self._update()
         with self._mutex:
@@ -468,9 +440,7 @@ class Ledger:
             The δ at which to state it; the cap's when None. The share ``mechanism.RESERVE`` of it is kept for
             the numerical slack of the runs.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         self._update()
         with self._mutex:
@@ -486,9 +456,7 @@ class Ledger:
     def runs(self) -> dict[str, Run]:
         """Summarise the ledger run by run.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return summarise(self.looks)
 
@@ -500,9 +468,7 @@ class Ledger:
         LedgerError
             Naming the first broken line.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         known = self.lines
         if self._path is not None:
@@ -601,7 +567,7 @@ class Ledger:
         raise BudgetExceeded(
             f"The ledger's cap is ε = {cap.epsilon:g} at δ = {cap.delta:g} for each {cap.unit}, and ε = "
             f"{before:.4g} is spent; {what} would cost {after - before:.4g} more and make it {after:.4g}. "
-            "Nothing was charged. Take fewer steps or more noise, try ideas with rehearse (free), or ask "
+            "Nothing was charged. Take fewer steps or more noise, or ask "
             "whoever set the cap for a new ledger with a larger one."
         )
 

@@ -37,9 +37,7 @@ class Budget:
     unit
         Who is protected: what one record stands for, e.g. "patient".
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
 
     epsilon: float
@@ -65,9 +63,7 @@ class Budget:
     def to_dict(self) -> dict[str, Any]:
         """Return the budget as plain values for JSON.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return {"epsilon": self.epsilon, "delta": self.delta, "unit": self.unit}
 
@@ -75,18 +71,14 @@ class Budget:
     def from_dict(cls, values: Mapping[str, Any]) -> Budget:
         """Return the budget that `to_dict` described; unknown and missing fields are refused.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return cls(**_fields_of(cls, values))
 
     def to_json(self) -> str:
         """Return the budget as JSON, every float to the last bit.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return json.dumps(self.to_dict(), allow_nan=False)
 
@@ -94,9 +86,7 @@ class Budget:
     def from_json(cls, text: str) -> Budget:
         """Return the budget that `to_json` wrote.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return cls.from_dict(_parsed("Budget", text))
 
@@ -120,9 +110,7 @@ class Mechanism:
     weights
         Optional public weight for each leaf of a contribution, applied before the clip.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
 
     rate: float
@@ -149,27 +137,21 @@ class Mechanism:
     def cost(self, delta: float) -> float:
         """Return the certified ε of the whole recipe at δ: an upper bound, never an approximation.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return accounting.epsilon(self.rate, self.noise_multiplier, self.steps, delta, self.adjacency)
 
     def advantage(self) -> float:
         """Return the best attacker's true-positive rate minus false-positive rate, at most.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return accounting.advantage(self.rate, self.noise_multiplier, self.steps, self.adjacency)
 
     def true_positive_rate(self, fpr: npt.ArrayLike) -> Any:
         """Return the best attacker's true-positive rate at given false-positive rates, at most.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return accounting.true_positive_rate(fpr, self.rate, self.noise_multiplier, self.steps, self.adjacency)
 
@@ -179,9 +161,7 @@ class Mechanism:
         The event says nothing of adjacency: pass REPLACE_ONE to the accountant if the recipe says "replace-
         one", and then use its PLD accountant, because its RDP accountant ignores the doubled sensitivity.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         import dp_accounting
 
@@ -193,9 +173,7 @@ class Mechanism:
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain values for JSON.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return {
             "rate": self.rate,
@@ -210,18 +188,14 @@ class Mechanism:
     def from_dict(cls, values: Mapping[str, Any]) -> Mechanism:
         """Return the recipe that `to_dict` described; unknown and missing fields are refused.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return cls(**_fields_of(cls, values))
 
     def to_json(self) -> str:
         """Return the recipe as JSON, every float to the last bit.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return json.dumps(self.to_dict(), allow_nan=False)
 
@@ -229,9 +203,7 @@ class Mechanism:
     def from_json(cls, text: str) -> Mechanism:
         """Return the recipe that `to_json` wrote.
 
-        Privacy
-        -------
-        Public.
+        Privacy: public.
         """
         return cls.from_dict(_parsed("Mechanism", text))
 
@@ -262,9 +234,7 @@ def calibrate(
     Mechanism
         With ``mechanism.cost(budget.delta) <= budget.epsilon``.
 
-    Privacy
-    -------
-    Public.
+    Privacy: public.
     """
     if not isinstance(budget, Budget):
         raise TypeError(

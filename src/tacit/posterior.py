@@ -39,10 +39,10 @@ class Posterior:
 
         Privacy: post-processing. ``inputs`` are public or your own: the columns of a record without the observed ones.
         """
-        if self._method is None or self._method.predict is None:
+        if not isinstance(self._method, Method) or self._method.predict is None:
             raise ValueError(
-                "This posterior does not know its model. Load it with Posterior.load(path, method=...), "
-                "where the method is the one it was fitted by and can predict."
+                "This posterior does not know its model. Load it with Posterior.load(path, method), where the method "
+                "is the one it was fitted by, built for a record: tacit.vi(model)(data.placeholder)."
             )
         count = len(next(iter(self.draws.values())))
         keys = jax.random.split(key, count)
@@ -76,6 +76,10 @@ class Posterior:
                 mean, std, low, high = (float(site[key][index]) for key in ("mean", "std", "low", "high"))
                 rows.append((label, mean, std, low, high))
         return rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A method is made of closures; whoever unpickles brings it along, as with load.
+        return {**self.__dict__, "_method": None}
 
     def __repr__(self) -> str:
         lines = [f"{'':24}{'mean':>9}{'std':>9}{'5%':>9}{'95%':>9}"]

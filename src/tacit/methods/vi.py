@@ -66,12 +66,13 @@ def vi(
     MethodFor
         To be handed to ``tacit.fit``.
     """
-    optimizer = optimizer or optax.adam(lambda step: 0.2 / (1 + step / 20) ** 0.75)
+    optimizer = optimizer or optax.adam(lambda step: 0.2 / (1 + step / 20) ** 0.75, b2=0.99)
 
     def build(placeholder: Record) -> Method:
+        placeholder = jax.tree.map(jnp.asarray, placeholder)
         sites = _find_sites(model, placeholder)
         around = _guide(model, guide, sites)
-        one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], placeholder)
+        one = _repeat(placeholder, 1)
         into_params = _parameter_transforms(around, one)
 
         def sample_guide(params: dict[str, Array], key: Key) -> tuple[dict[str, Array], Array]:
@@ -154,7 +155,8 @@ class _Sites(NamedTuple):
 
 
 def _find_sites(model: Model, placeholder: Record) -> _Sites:
-    two, three = (_trace(model, placeholder, n) for n in (2, 3))
+    _refuse_data_in_priors(model, placeholder)
+    one, two, three = (_trace(model, _repeat(placeholder, n)) for n in (1, 2, 3))
     plates = {name for name, n in _plates(two).items() if n == 2 and _plates(three).get(name) == 3}
     if not plates:
         raise ValueError(
@@ -162,10 +164,9 @@ def _find_sites(model: Model, placeholder: Record) -> _Sites:
             "tell one record's term from another's. Write: with numpyro.plate('records', x.shape[0]): ... around the "
             "observed sites."
         )
-    sites = {name: site for name, site in _trace(model, placeholder, 1).items() if site["type"] != "plate"}
     observed, latents = {}, {}
-    for name, site in sites.items():
-        inside = [frame for frame in site["cond_indep_stack"] if frame.name in plates]
+    for name, site in one.items():
+        inside = [frame for frame in site.get("cond_indep_stack", ()) if frame.name in plates]
         if site["type"] == "param":
             raise ValueError(
                 f"The model has the parameter {name!r}. A parameter without a prior has no posterior; "
@@ -185,54 +186,87 @@ def _find_sites(model: Model, placeholder: Record) -> _Sites:
                 f"The latent site {name!r} is inside the plate over records: every record would have a latent variable "
                 "of its own. Sum it out of the likelihood, or give it to groups that the schema declares."
             )
+        elif site["fn"].support.is_discrete:
+            raise ValueError(
+                f"The latent site {name!r} is discrete and has no gradient; sum it out, for example by a mixture "
+                "distribution (numpyro.distributions.MixtureSameFamily)."
+            )
         else:
             latents[name] = biject_to(site["fn"].support)
-            if site["fn"].support.is_discrete:
-                raise ValueError(
-                    f"The latent site {name!r} is discrete; sum it out (numpyro.distributions.Mixture...)."
-                )
     if not observed:
         raise ValueError(
             "The model observes nothing: pass the records' columns as obs=... inside the plate over records."
         )
     if not latents:
         raise ValueError("The model has no latent site: there is nothing to infer.")
-    _refuse_data_in_priors(model, placeholder, list(latents))
+    _refuse_mixed_records(model, placeholder, list(observed))
     return _Sites(observed, latents)
 
 
-def _refuse_data_in_priors(model: Model, placeholder: Record, latents: list[str]) -> None:
+def _refuse_data_in_priors(model: Model, placeholder: Record) -> None:
     """Refuse a model whose public terms are computed from the records."""
 
     def terms(rows: PyTree) -> list[Array]:
-        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(0))).get_trace(
-            *_arguments(rows), **_keywords(rows)
-        )
-        return [trace[name]["fn"].log_prob(trace[name]["value"]) for name in latents]
+        sites = _trace(model, rows).values()
+        public = [site for site in sites if site["type"] == "sample" and not site["is_observed"]]
+        # A site in a plate of two may belong to the records: it is looked at, and refused, later.
+        apart = [site for site in public if all(frame.size != 2 for frame in site["cond_indep_stack"])]
+        return [site["fn"].log_prob(site["value"]) for site in apart]
 
-    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], placeholder)
-    jaxpr = jax.make_jaxpr(terms)(rows).jaxpr
+    jaxpr = jax.make_jaxpr(terms)(_repeat(placeholder, 2)).jaxpr
     tainted = set(jaxpr.invars)
     for equation in jaxpr.eqns:
         if any(atom in tainted for atom in equation.invars if not hasattr(atom, "val")):
             tainted.update(equation.outvars)
-    outputs = [atom for atom in jaxpr.outvars if not hasattr(atom, "val")]
-    if any(atom in tainted for atom in outputs):
+    if any(atom in tainted for atom in jaxpr.outvars if not hasattr(atom, "val")):
         raise ValueError(
             "A prior of the model is computed from the records. It would be used outside the wall; take its constants "
             "from the schema or from public knowledge."
         )
 
 
-def _trace(model: Model, placeholder: Record, n: int) -> dict[str, Any]:
-    rows = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], n, axis=0), placeholder)
+def _refuse_mixed_records(model: Model, placeholder: Record, observed: list[str]) -> None:
+    """Refuse a model in which one record's term depends on the other records: the wall shows it one at a time."""
+    count = 3
+
+    def total(rows: PyTree) -> float:
+        trace = _trace(model, rows)
+        terms = [trace[name]["fn"].log_prob(trace[name]["value"]) for name in observed]
+        return float(sum(jnp.sum(term) for term in terms))
+
+    for spread in (jax.random.normal, jax.random.uniform):  # the second for columns that must be positive
+
+        def made_up(leaf: Array, spread: Any = spread) -> Array:
+            shape = (count, *jnp.shape(leaf))
+            if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                return jnp.asarray(leaf) + spread(jax.random.key(1), shape)
+            return jax.random.bernoulli(jax.random.key(2), shape=shape).astype(jnp.result_type(leaf))
+
+        rows = jax.tree.map(made_up, placeholder)
+        try:
+            together = total(rows)
+            apart = sum(total(jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], rows)) for i in range(count))
+        except ValueError:  # made-up values outside a distribution's support say nothing
+            continue
+        if jnp.isfinite(together) and abs(together - apart) > 1e-3 * (1 + abs(together)):
+            raise ValueError(
+                "A record's likelihood depends on the other records, for example by a mean over them. A contribution "
+                "is made of one record alone, so the model would be another one behind the wall; use public constants."
+            )
+
+
+def _repeat(placeholder: Record, n: int) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], n, axis=0), placeholder)
+
+
+def _trace(model: Model, rows: PyTree) -> dict[str, Any]:
     # The key only fills the latents of a trace that is read for its structure.
     seeded = numpyro.handlers.seed(model, jax.random.key(0))
     try:
         return numpyro.handlers.trace(seeded).get_trace(*_arguments(rows), **_keywords(rows))
     except Exception as error:
         raise ValueError(
-            f"The model does not run on {n} placeholder records: {error}. It must take its records as arguments "
+            f"The model does not run on placeholder records: {error}. It must take its records as arguments "
             f"({_signature(rows)}) and must not capture them; a plate's length must come from them, as in x.shape[0]."
         ) from error
 

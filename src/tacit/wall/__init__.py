@@ -13,7 +13,6 @@ import math
 import operator
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, final
 
@@ -70,9 +69,14 @@ class Door:
         title: str,
         simulation: bool,
     ) -> None:
+        if jax.config.read("jax_enable_x64"):
+            raise ValueError(
+                "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
+                "Switch it off: jax.config.update('jax_enable_x64', False)."
+            )
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         step = _Step(method, data, mechanism, state)
-        _refuse_captured_records(method, data, state, key, step.shape)
+        _refuse_leaks(method, data, state, key, step.shape)
         lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
         self._program, self._text = lowered.compile(), lowered.as_text()
         self._key, self._records, self._ledger = key, data._records, ledger
@@ -280,8 +284,8 @@ def _tag(secret: Key, key: Key, records: PyTree, program: str) -> str:
     return digest.hexdigest()
 
 
-def _refuse_captured_records(method: Method, data: PrivateData, state: State, key: Key, contribution: PyTree) -> None:
-    """Refuse a method one of whose functions holds an array with as many rows as there are records."""
+def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key, contribution: PyTree) -> None:
+    """Refuse a method that could carry records around the wall: in an array it holds, or by a call-back."""
     release = Release(contribution, contribution, jnp.float32(1), contribution)
     traced = {
         "init": jax.make_jaxpr(method.init)(key),
@@ -289,24 +293,36 @@ def _refuse_captured_records(method: Method, data: PrivateData, state: State, ke
         "update": jax.make_jaxpr(method.update)(state, release, key),
         "draw": jax.make_jaxpr(method.draw)(state, key),
     }
+    lengths = {data._count, data._given} - {0, 1}
     for name, jaxpr in traced.items():
-        for constant in _constants(jaxpr):
-            if np.ndim(constant) and len(constant) == data._count > 1:
-                raise ValueError(
-                    f"The method's {name} holds an array with as many rows as there are records. A model that captured "
-                    "the data would read it outside the wall; take the records as the model's arguments instead. If "
-                    "the array is public, give it a leading axis of length 1 (array[None]) and index it away inside."
-                )
+        arrays, calls = _contents(jaxpr)
+        if calls:
+            raise ValueError(
+                f"The method's {name} calls out of the compiled program ({', '.join(sorted(calls))}). A record could "
+                "leave that way; remove the print or callback."
+            )
+        # By chance a short public array is as long as a small data set; only its leading axis is looked at then.
+        axes = [axis for array in arrays for axis in np.shape(array)[: None if data._count > 50 else 1]]
+        if lengths.intersection(axes):
+            raise ValueError(
+                f"The method's {name} holds an array as long as the records are many. A model that captured the data "
+                "would read it outside the wall; take the records as the model's arguments instead. If the array is "
+                "public, pad it by one row."
+            )
 
 
-def _constants(jaxpr: Any) -> Iterator[Any]:
-    """Give every array that a traced function holds, those of inner functions included."""
-    yield from getattr(jaxpr, "consts", ())
+def _contents(jaxpr: Any) -> tuple[list[Any], set[str]]:
+    """Give every array that a traced function holds and every call-back it makes, those of inner functions included."""
+    arrays, calls = list(getattr(jaxpr, "consts", ())), {str(effect) for effect in jaxpr.effects}
     for equation in jaxpr.eqns:
-        yield from (atom.val for atom in equation.invars if hasattr(atom, "val"))
+        arrays += [atom.val for atom in equation.invars if hasattr(atom, "val")]
+        if "callback" in equation.primitive.name:
+            calls.add(equation.primitive.name)
         for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
             if hasattr(parameter, "eqns"):
-                yield from _constants(parameter)
+                inner = _contents(parameter)
+                arrays, calls = arrays + inner[0], calls | inner[1]
+    return arrays, calls
 
 
 def _arrays(state: State) -> State:

@@ -46,7 +46,8 @@ class PrivateData:
     size
         A public number of records, if there is one; it sets defaults only. Taken from the schema if left out.
     ledger
-        The ledger in which every look is written, or the path of one.
+        The ledger in which every look is written, or the path of one. By default it is kept in memory, where it
+        adds up the looks of this process only.
 
     Attributes
     ----------
@@ -56,12 +57,13 @@ class PrivateData:
         One public stand-in record, without the leading axis.
     """
 
-    __slots__ = ("__weakref__", "_count", "_records", "ledger", "placeholder", "schema", "size", "unit")
+    __slots__ = ("__weakref__", "_count", "_given", "_records", "ledger", "placeholder", "schema", "size", "unit")
 
     # For the wall alone. With no records at all one placeholder stands in, so that compiled code has
     # something to gather from; the count, which is 0 then, keeps it from ever being drawn.
     _records: PyTree
     _count: int
+    _given: int  # before records were dropped: the length of an array that a model may have captured
     schema: Schema | None
     size: int | None
     unit: str
@@ -86,7 +88,7 @@ class PrivateData:
             arrays = _with_schema(columns, schema)
             placeholder = jax.tree.map(jnp.asarray, schema.placeholder())
         count = len(jax.tree.leaves(arrays)[0])
-        if isinstance(ledger, str | os.PathLike):
+        if ledger is None or isinstance(ledger, str | os.PathLike):
             from tacit.ledger import Ledger
 
             ledger = Ledger(ledger)
@@ -95,6 +97,7 @@ class PrivateData:
             # JAX may share memory with these arrays: they are copies that nobody else holds.
             "_records": jax.device_put(stored),
             "_count": count,
+            "_given": count if schema is None else len(columns[next(iter(schema.columns))]),
             "schema": schema,
             "size": checked_size(size) or (schema.size if schema else None),
             "unit": schema.unit if schema else "record",
