@@ -15,7 +15,7 @@ from scipy import stats
 from tacit.wall import alias, random
 
 ONE = 1 << alias.BITS
-draw = jax.jit(alias.draw)
+draw = jax.jit(lambda table, words, keys: alias.draw([table], [words], keys)[0])
 
 
 def unpack(table: alias.Table) -> tuple[list[int], list[int]]:
@@ -107,7 +107,7 @@ def more_bits(seed: int, steps: int, count: int) -> tuple[jax.Array, np.ndarray]
     keys = jax.random.split(random.fixed(seed), steps)
 
     def at(key: jax.Array, i: jax.Array) -> jax.Array:
-        return jax.random.bits(jax.random.fold_in(key, i), (3,), jnp.uint32)
+        return jax.random.key_data(jax.random.fold_in(key, i))[:3]
 
     return keys, np.asarray(jax.jit(jax.vmap(lambda key: jax.vmap(lambda i: at(key, i))(jnp.arange(count))))(keys))
 

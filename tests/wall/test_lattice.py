@@ -227,7 +227,13 @@ def test_numbers_are_the_sums_correctly_rounded() -> None:
 
 # --- the noise ----------------------------------------------------------------------------------------------
 
-noise = jax.jit(lattice.noise, static_argnums=1)
+
+@functools.partial(jax.jit, static_argnums=1)
+def noise(keys: jax.Array, dimension: int) -> jax.Array:
+    """Draw as the wall does: words from one key of a step, the bits for ties from another."""
+    words = jax.vmap(lambda key: jax.random.bits(key, (2, dimension), jnp.uint32))(random.fold_in(keys, jnp.int32(0)))
+    columns = alias.draw(lattice.tables(), [words[:, 0], words[:, 1]], random.fold_in(keys, jnp.int32(1)))
+    return lattice.noise(*columns)
 
 
 @functools.cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from fractions import Fraction
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +16,14 @@ from scipy import stats
 from tacit.wall import alias, random, sample
 
 ONE = 1 << alias.BITS
-subsets = jax.jit(sample.subsets, static_argnums=(1, 2, 3))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def subsets_from(keys: jax.Array, records: int, size: int, tables: tuple[alias.Table, ...]) -> jax.Array:
-    """Draw with the tables as arguments: one compiled program for all rates."""
-    with mock.patch.object(sample, "gap_tables", return_value=tables):
-        return sample.subsets(keys, records, 0.5, size)
+    """Draw as the wall does, with the tables as arguments: one compiled program for all rates."""
+    words_keys, more = random.fold_in(keys, jnp.arange(2)[:, None])
+    words = jax.vmap(lambda key: jax.random.bits(key, (len(tables), size), jnp.uint32))(words_keys)
+    return sample.subsets(alias.draw(tables, [words[:, i] for i in range(len(tables))], more), records)
 
 
 ROOMY = {5000: 170, 10_000: 420}
@@ -113,13 +112,7 @@ def test_two_saturated_ends_can_be_added_in_int32() -> None:
 def positions(records: int, digits: list[np.ndarray]) -> np.ndarray:
     """Turn chosen digits of gaps, least significant first, into positions, one subset a row."""
 
-    @jax.jit
-    def turn(digits: list[jax.Array]) -> jax.Array:
-        with mock.patch.object(alias, "draw", side_effect=digits):
-            keys = jax.random.split(random.fixed(31), len(digits[0]))
-            return sample.subsets(keys, records, 0.5, digits[0].shape[1])
-
-    return np.asarray(turn([jnp.asarray(digit, jnp.int32) for digit in digits]))
+    return np.asarray(sample.subsets([jnp.asarray(digit, jnp.int32) for digit in digits], records))
 
 
 @pytest.mark.parametrize("records", [4096, 5000, 8191, 8192, 8193, 10_000, 4095 * 4096])

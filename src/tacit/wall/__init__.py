@@ -180,7 +180,8 @@ class _Step:
         words = jax.vmap(lambda key: jax.random.bits(key, (sum(sizes),), jnp.uint32))(keys)
         tables = [*lattice.tables(), *gaps]
         coarse, fine, *digits = alias.draw(tables, jnp.split(words, np.cumsum(sizes)[:-1], 1), more)
-        width = math.ceil(self.room / self.chunk) * self.chunk
+        # With no records at all there is still one chunk, empty: neighbours must not differ in whether a step works.
+        width = max(1, math.ceil(self.room / self.chunk)) * self.chunk
         if everyone:
             subsets = jnp.minimum(jnp.arange(width, dtype=jnp.int32), self.count)[None]
         else:

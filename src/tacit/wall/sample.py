@@ -20,8 +20,8 @@ from tacit.wall import alias
 
 DIGIT_BITS = 12
 BASE = 1 << DIGIT_BITS
-LARGEST = 1 << 30
-"""The most records that int32 positions can tell apart without overflow in the scan."""
+LARGEST = (1 << 30) - 2
+"""The most records for which two saturated positions can be added in int32."""
 OVERFULL = 2.0**-128
 """Probability that a subset is larger than the room kept for it; it counts as numerical slack."""
 _PRECISION = 320
@@ -95,7 +95,7 @@ def subsets(digits: Sequence[Int32[Array, "steps size"]], records: int) -> Int32
     end = records + 1
     gap = jnp.zeros_like(digits[0])
     for place, digit in enumerate(digits):
-        most = end >> (DIGIT_BITS * place)
-        gap = jnp.minimum(gap + (jnp.minimum(digit, most) << (DIGIT_BITS * place)), end)
+        shift = DIGIT_BITS * place
+        gap = jnp.minimum(gap + jnp.where(digit > end >> shift, end, digit << shift), end)
     ends = jax.lax.associative_scan(lambda a, b: jnp.minimum(a + b, end), jnp.minimum(gap + 1, end), axis=1)
     return jnp.minimum(ends - 1, records)
