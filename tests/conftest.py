@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,12 @@ from tacit.mechanism import Mechanism
 from tacit.types import Method
 from tacit.wall import Door, random
 from tacit.wall.data import PrivateData
+
+# Many tests open a door on the same program: compile it once. The folder is new for every run of the tests.
+_CACHE = tempfile.TemporaryDirectory(prefix="tacit-tests-")
+jax.config.update("jax_compilation_cache_dir", _CACHE.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def _open_door(method: Method, data: PrivateData, mechanism: Mechanism, seed: int = 1, **facts: Any) -> Door:

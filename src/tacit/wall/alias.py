@@ -95,7 +95,7 @@ def draw(
         own.append(fraction < (entry & low))
         ties.append(fraction == (entry & low))
     # One loop settles the ties of all tables: the cipher is long, and every copy of it is compiled.
-    rest = jnp.asarray(np.concatenate([table.rest for table in tables]))
+    rest = jnp.concatenate([jnp.asarray(table.rest) for table in tables])
     starts = np.cumsum([0, *(len(table.rest) for table in tables)])[:-1]
     places = jnp.concatenate([column + np.uint32(start) for column, start in zip(columns, starts, strict=True)], 1)
 

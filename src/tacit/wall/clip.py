@@ -16,6 +16,8 @@ from jaxtyping import Array, Float32, Int32
 UNIT_ROUNDOFF = 2.0**-24
 ONE_STAGE = 4096
 """Up to this dimension squares are added in one stage: d roundings cost less than a pass over memory."""
+SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
+"""Between them neither 1 / clip nor what underflows beside it leaves the range of float32."""
 LARGEST_LOSS = 0.2
 """The share of the clip that rounding may take before a recipe is refused."""
 
@@ -40,13 +42,22 @@ def to_integers(vectors: Float32[Array, "n d"], clip: float, radius: int) -> Int
 
     Privacy: the integer norm of every row is at most ``radius``, whatever the row holds.
     """
+    if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
+        raise ValueError(
+            f"A clip of {clip:g} is outside {SMALLEST_CLIP:.1g} to {LARGEST_CLIP:.1g}, where float32 keeps the norm "
+            "bound. Express the contributions in other units."
+        )
     scaled = vectors * jnp.float32(1 / clip)
     squares = _sum_of_squares(scaled)
     finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite
     share = jnp.float32(shrink(vectors.shape[1], radius))
     factor = radius * jnp.minimum(1, share / jnp.sqrt(squares))
     # A zero vector gives 0/0 nowhere: share / 0 is infinite, and the minimum is 1.
-    return jnp.rint(jnp.where(finite[:, None], scaled * factor[:, None], 0)).astype(jnp.int32)
+    numbers = scaled * factor[:, None]
+    # The compiler may multiply constants (1 / clip, the radius, block weights) together first; should that overflow,
+    # the product is infinite or NaN in every coordinate, and the row is zero like any other non-finite one.
+    valid = finite[:, None] & (jnp.abs(numbers) <= radius)
+    return jnp.rint(jnp.where(valid, numbers, 0)).astype(jnp.int32)
 
 
 def _sum_of_squares(rows: Float32[Array, "n d"]) -> Float32[Array, "n"]:

@@ -70,17 +70,8 @@ def block(key: UInt32[Array, "8"], counter: UInt32[Array, "n"], nonce: tuple[Any
     words = [*CONSTANTS, *(key[i] for i in range(8)), counter, *nonce]
     start = tuple(jnp.broadcast_to(jnp.asarray(word, jnp.uint32), counter.shape) for word in words)
 
-    def double_round(_: Any, x: tuple[Array, ...]) -> tuple[Array, ...]:
-        state = list(x)
-        for a, b, c, d in QUARTERS:
-            for first, second, third, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-                state[first] = state[first] + state[second]
-                mixed = state[third] ^ state[first]
-                state[third] = (mixed << turn) | (mixed >> (32 - turn))
-        return tuple(state)
-
     # A loop, not ten copies: unrolled, the compiler takes half a minute.
-    end = jax.lax.fori_loop(0, 10, double_round, start)
+    end = jax.lax.fori_loop(0, 10, _double_round, start)
     return jnp.stack([x + y for x, y in zip(start, end, strict=True)], axis=-1)
 
 
@@ -94,6 +85,16 @@ QUARTERS = (
     (2, 7, 8, 13),
     (3, 4, 9, 14),
 )
+
+
+def _double_round(_: Any, x: tuple[Array, ...]) -> tuple[Array, ...]:
+    state = list(x)
+    for a, b, c, d in QUARTERS:
+        for first, second, third, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            state[first] = state[first] + state[second]
+            mixed = state[third] ^ state[first]
+            state[third] = (mixed << turn) | (mixed >> (32 - turn))
+    return tuple(state)
 
 
 def _words(key: UInt32[Array, "8"], count: int, nonce: tuple[Any, Any, Any]) -> UInt32[Array, "count"]:
