@@ -4,7 +4,8 @@
 
 A logistic regression with 100 coefficients is climbed by plain gradient steps on subsets of 256 records. The
 non-private step uses the same subsets, drawn by the same sampler, and one gradient of the subset's summed
-log-likelihood: no clip, no noise, no integers. Steps are interleaved in one process; medians over rounds; only ratios mean anything.
+log-likelihood: no clip, no noise, no integers. Steps are interleaved in one process; medians over rounds; only ratios
+mean anything.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import tacit
 from tacit import wall
 from tacit.types import Array, Key, Record, State
-from tacit.wall import random, sample
+from tacit.wall import alias, random, sample
 
 COLUMNS, SUBSET, STEPS = 100, 256, 512
 
@@ -60,8 +61,11 @@ def public(records: dict[str, Array], count: int, chunk: int, drawn: bool) -> Ca
     width = -(-room // chunk) * chunk
 
     def draw(first: Array, number: int) -> Array:
-        keys = random.fold_in(random.fixed(0), 2 * (first + jnp.arange(number)) + 1)
-        return jnp.pad(sample.subsets(keys, count, rate, room), ((0, 0), (0, width - room)), constant_values=count)
+        keys, more = random.fold_in(random.fixed(0), 2 * (first + jnp.arange(number)) + jnp.arange(2)[:, None])
+        tables = sample.gap_tables(rate, sample.digits_for(count))
+        words = jax.vmap(lambda key: jax.random.bits(key, (len(tables), room), jnp.uint32))(keys)
+        digits = alias.draw(tables, [words[:, i] for i in range(len(tables))], more)
+        return jnp.pad(sample.subsets(digits, count), ((0, 0), (0, width - room)), constant_values=count)
 
     def segment(w: Array, records: dict[str, Array], given: Array) -> Array:
         def one(positions: Array, w: Array) -> Array:

@@ -24,7 +24,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def _open_door(method: Method, data: PrivateData, mechanism: Mechanism, seed: int = 1, **facts: Any) -> Door:
-    facts = {"ledger": Ledger(), "run": "test", "kind": "fit", "title": "test", "simulation": True} | facts
+    facts = {"ledgers": [Ledger()], "run": "test", "kind": "fit", "title": "test", "simulation": True} | facts
     return Door(method, data, mechanism, secret=random.fixed(seed), key=jax.random.key(0), **facts)
 
 
@@ -40,7 +40,7 @@ def _recorder(steps: int) -> Method:
 
 @pytest.fixture(scope="session")
 def open_door() -> Callable[..., Door]:
-    """Open a Door with a fixed secret: open_door(method, data, mechanism, seed=1, ledger=..., ...)."""
+    """Open a Door with a fixed secret: open_door(method, data, mechanism, seed=1, ledgers=[...], ...)."""
     return _open_door
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.experimental import io_callback
 
 import tacit
 from tacit import Budget, Ledger, Mechanism, PrivateData, Schema, accounting, ask, calibrate, fit, fit_public, vi
@@ -244,7 +245,6 @@ add("captured in the likelihood", lambda w: run(w, captured_likelihood(w)), "as 
 add("captured by a question", lambda w: ask(w.data, lambda r: jnp.asarray(w.x).sum(), B, clip=1.0), "as many rows")
 add("weights, too many", lambda w: run(w, weights=(1.0, 2.0)), "block weights")
 add("weights, negative", lambda w: run(w, weights=(-1.0,)), "weights must be finite numbers above 0")
-add("contribution of booleans", lambda w: ask(w.data, lambda r: r["x"] > 0, B, clip=1.0), "real numbers", TypeError)
 add("contribution of nothing", lambda w: ask(w.data, lambda r: (), B, clip=1.0), "contribution is empty")
 add("model fails", lambda w: run(w, lambda x, y: x["a"]), "does not run on")
 add("wrong columns", lambda w: run(w, lambda age, sex: None), "does not run on")
@@ -274,3 +274,42 @@ def test_the_same_calls_without_a_mistake_go_through(world: World) -> None:
     assert len(world.ledger.looks) == 3
     assert np.isfinite(sum_of(world).value).all()
     assert len(world.ledger.looks) == 4
+
+
+@pytest.mark.parametrize("way", ["print", "pure", "io"])
+def test_a_model_that_calls_out_of_the_program_is_refused(world: World, way: str) -> None:
+    """A call-back would hand real records to Python, past the wall."""
+
+    def leak(x: Any, y: Any = None) -> None:
+        seen = {
+            "print": lambda: jax.debug.print("{}", x),
+            "pure": lambda: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
+            "io": lambda: io_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
+        }[way]()
+        weight = numpyro.sample("weight", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=(x if seen is None else seen) @ weight), obs=y)
+
+    with pytest.raises(ValueError, match="calls out of the compiled program"):
+        run(world, leak)
+    assert len(world.ledger.looks) == 0
+
+
+def test_records_that_are_mixed_by_the_model_are_refused(world: World) -> None:
+    def mixed(x: Any, y: Any = None) -> None:
+        weight = numpyro.sample("weight", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=(x - x.mean(0)) @ weight), obs=y)
+
+    with pytest.raises(ValueError, match="depends on the other records"):
+        run(world, mixed)
+    assert len(world.ledger.looks) == 0
+
+
+def test_a_cap_in_memory_binds_a_run_with_a_folder(tmp_path: Path) -> None:
+    ledger = Ledger(cap=Budget(0.5, 1e-5))
+    data = PrivateData({"x": np.zeros((60, 2), np.float32), "y": np.zeros(60, np.int32)}, ledger=ledger)
+    with pytest.raises(tacit.BudgetExceeded):
+        fit(vi(logistic), data, Budget(1.0, 1e-5), steps=3, run_dir=tmp_path / "run", progress=False)
+    assert len(ledger.looks) == 0
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()

@@ -94,7 +94,7 @@ def opened(open_door: Callable[..., Door]) -> Callable[[str], Opened]:
             data, ledger = PrivateData(TABLE[name].records, size=COUNT), Ledger()
             method = TABLE[name].make()(data.placeholder)
             start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
-            cache[name] = Opened(method, data, start, open_door(method, data, MECHANISM, ledger=ledger), ledger)
+            cache[name] = Opened(method, data, start, open_door(method, data, MECHANISM, ledgers=[ledger]), ledger)
         return cache[name]
 
     return get
@@ -190,8 +190,8 @@ def test_no_records_leave_a_finite_state(name: str, open_door: Callable[..., Doo
     assert not same_bits(start, end)
 
 
-def without_noise(keys: Any, dimension: int) -> Any:
-    return jnp.zeros((keys.shape[0], dimension), jnp.int32)
+def without_noise(coarse: Any, fine: Any) -> Any:
+    return jnp.zeros_like(coarse)
 
 
 @every

@@ -107,9 +107,11 @@ def fit(
     run = _Run.begin(folder, mechanism, budget, key, simulate)
     if folder and (folder / "posterior.npz").exists():
         return _finished(folder, built)
-    own = folder is not None and data.ledger.path is None
-    ledger = Ledger(folder / "ledger.jsonl") if folder is not None and own else data.ledger
-    ledger.afford(mechanism, data.unit, run=run.name)
+    ledgers = [data.ledger]
+    if folder and data.ledger.path is None:  # what is resumed must be on a file; the data's ledger counts it too
+        ledgers.insert(0, Ledger(folder / "ledger.jsonl"))
+    for ledger in ledgers:
+        ledger.afford(mechanism, data.unit, run=run.name)
     title = built.contribute.__module__.rsplit(".", 1)[-1]
     door = Door(
         built,
@@ -117,13 +119,13 @@ def fit(
         mechanism,
         secret=run.secret,
         key=run.key,
-        ledger=ledger,
+        ledgers=ledgers,
         run=run.name,
         kind="fit",
         title=title,
         simulation=run.simulation,
     )
-    state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), door, ledger)
+    state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), door, ledgers[0])
     segment = -(-mechanism.steps // SEGMENTS)
     with tqdm(total=mechanism.steps, initial=done, unit="step", disable=not progress) as bar:
         while done < mechanism.steps:
@@ -135,7 +137,7 @@ def fit(
             # Accounting takes time, so only when the bar was just drawn, and at the end.
             if progress and (bar.n == bar.last_print_n or done == mechanism.steps):
                 bar.set_postfix_str(_so_far(mechanism, done, budget))
-    certificate = _certificate(door, ledger, run.name, budget, lasting=not own and ledger.path is not None)
+    certificate = _certificate(door, ledgers[0], run.name, budget, lasting=data.ledger.path is not None)
     draw_keys = jax.random.split(jax.random.fold_in(run.key, mechanism.steps), DRAWS)
     posterior = Posterior(jax.jit(jax.vmap(built.draw, (None, 0)))(state, draw_keys), certificate, built)
     run.finish(posterior)
@@ -201,7 +203,7 @@ def ask(
         mechanism,
         secret=run.secret,
         key=run.key,
-        ledger=ledger,
+        ledgers=[ledger],
         run=run.name,
         kind="ask",
         title=getattr(question, "__name__", "question"),

@@ -66,9 +66,9 @@ def test_a_higher_rate_than_claimed_is_caught(released: Released) -> None:
 
 
 def test_a_contribution_longer_than_the_clip_is_caught(released: Released, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The fault is planted in the wall itself: contributions are scaled to 1.05 of the clip.
+    # The fault is planted in the wall itself: contributions are 1.05 times as long as the clip.
     claim = Mechanism(1.0, CLIP, 1.0, 1)
-    honest = clip.shrink
-    monkeypatch.setattr(clip, "shrink", lambda *facts: 1.05 * honest(*facts))
+    honest = clip.to_integers
+    monkeypatch.setattr(clip, "to_integers", lambda *facts: honest(*facts) * 21 // 20)
     bound = lower_bound(released(1.0, 1.0, True, "faulty"), released(1.0, 1.0, False), mechanism=claim, delta=DELTA)
     assert bound > claim.cost(DELTA)

@@ -13,6 +13,7 @@ import math
 import operator
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, final
 
@@ -47,8 +48,8 @@ class Door:
         Key of the subsets and the noise.
     key
         Key of the public randomness.
-    ledger
-        Where looks are charged.
+    ledgers
+        Where looks are charged, on each of them.
     run, kind, title
         How the ledger names the run: its id, "fit" or "ask", and the method in words.
     simulation
@@ -63,7 +64,7 @@ class Door:
         *,
         secret: Key,
         key: Key,
-        ledger: Ledger,
+        ledgers: Sequence[Ledger],
         run: str,
         kind: str,
         title: str,
@@ -75,11 +76,11 @@ class Door:
                 "Switch it off: jax.config.update('jax_enable_x64', False)."
             )
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
+        _refuse_leaks(method, data, state, key)
         step = _Step(method, data, mechanism, state)
-        _refuse_leaks(method, data, state, key, step.shape)
         lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
         self._program, self._text = lowered.compile(), lowered.as_text()
-        self._key, self._records, self._ledger = key, data._records, ledger
+        self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self.rekey(secret)
         self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()
@@ -97,7 +98,9 @@ class Door:
         Privacy: reads records. A step that this run has already taken with the same key, data and program gives the
         same bits again and is free; anything else is charged.
         """
-        self._ledger.charge(replace(self._look, first=first, stop=stop, tag=self.tag))
+        look = replace(self._look, first=first, stop=stop, tag=self.tag)
+        for ledger in self._ledgers:
+            ledger.charge(look)
         return jax.block_until_ready(self._program(state, first, stop, self._secret, self._key, self._records))
 
     def seal(self, content: bytes) -> str:
@@ -285,8 +288,9 @@ def _tag(secret: Key, key: Key, records: PyTree, program: str) -> str:
     return digest.hexdigest()
 
 
-def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key, contribution: PyTree) -> None:
+def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> None:
     """Refuse a method that could carry records around the wall: in an array it holds, or by a call-back."""
+    contribution = jax.eval_shape(method.contribute, state, data.placeholder, key)
     release = Release(contribution, contribution, jnp.float32(1), contribution)
     traced = {
         "init": jax.make_jaxpr(method.init)(key),
@@ -306,9 +310,9 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key, con
         axes = [axis for array in arrays for axis in np.shape(array)[: None if data._count > 50 else 1]]
         if lengths.intersection(axes):
             raise ValueError(
-                f"The method's {name} holds an array as long as the records are many. A model that captured the data "
-                "would read it outside the wall; take the records as the model's arguments instead. If the array is "
-                "public, pad it by one row."
+                f"The method's {name} holds an array with as many rows as there are records. A model that captured "
+                "the data would read it outside the wall; take the records as the model's arguments instead. If the "
+                "array is public, pad it by one row."
             )
 
 
