@@ -138,14 +138,18 @@ def main() -> None:
     for name, value in timed.items():
         print(f"| {name} | {value:.0f} | {timed['private'] / value:.2f} |")
 
-    print("\n| records | µs a private step | against 10^4 |\n|---|---|---|")
+    print("\n| records | µs a private step | against 10^4 | µs non-private | against 10^4 |\n|---|---|---|---|---|")
     counts = [n for n in (10**4, 10**5, 10**6, 10**7) if n <= options.largest]
     programs = {}
     for n in counts:
-        programs[str(n)] = private(tacit.PrivateData(records(n), size=n), n)
+        rows = records(n)
+        programs[f"private {n}"] = private(tacit.PrivateData(rows, size=n), n)
+        programs[f"public {n}"] = public(rows, n, chunk, drawn=True)
     timed = medians(programs, options.rounds)
-    for name, value in timed.items():
-        print(f"| {int(name):.0e} | {value:.0f} | {value / timed['10000']:.2f} |")
+    for n in counts:
+        mine, theirs = (timed[f"{kind} {n}"] for kind in ("private", "public"))
+        growth = mine / timed["private 10000"], theirs / timed["public 10000"]
+        print(f"| {n:.0e} | {mine:.0f} | {growth[0]:.2f} | {theirs:.0f} | {growth[1]:.2f} |")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ import pytest
 import tacit
 
 SOURCE = Path(tacit.__file__).parent
-SECRETS = {"_records", "_count"}
+SECRETS = {"_records", "_count", "_given"}
 METHODS_MAY_IMPORT = {
     *("tacit.types", "jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
-    *("__future__", "typing", "collections", "functools", "math"),
+    *("__future__", "typing", "collections", "functools", "math", "warnings"),
 }
 WITHOUT_JAX = {"accounting", "mechanism", "ledger", "certificate", "explain", "schema"}
 JAX = {"jax", "jaxlib", "jaxtyping", "numpyro", "optax", "equinox"}

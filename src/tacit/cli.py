@@ -39,8 +39,9 @@ def _demo(out: Path, epsilon: float, delta: float) -> None:
     from tacit.simulate import HOSPITAL, HOSPITAL_TRUTH, hospital, hospital_model
 
     budget = tacit.Budget(epsilon, delta, unit="patient")
+    out.mkdir(parents=True, exist_ok=True)
     table = hospital(seed=2026)
-    data = tacit.PrivateData(table, HOSPITAL)
+    data = tacit.PrivateData(table, HOSPITAL, ledger=out / "ledger.jsonl")
     method = tacit.vi(hospital_model)
     print(f"{data}\n\nFitting a logistic regression to readmission within {budget}:")
     private = tacit.fit(method, data, budget)
@@ -56,7 +57,6 @@ def _demo(out: Path, epsilon: float, delta: float) -> None:
         cells = "".join(f"{f'{mean:.3f} ({low:.3f}, {high:.3f})':>26}" for _, mean, _, low, high in (mine, theirs))
         print(f"{mine[0]:19}{cells}{HOSPITAL_TRUTH[mine[0]]:8.2f}")
     posteriors = {"private": private, "non-private": public}
-    out.mkdir(parents=True, exist_ok=True)
     assert private.certificate is not None
     private.certificate.save(out)
     private.save(out / "posterior.npz")

@@ -37,13 +37,12 @@ def write_report(
     Privacy: post-processing.
     """
     certified = next(iter(posteriors.values())).certificate
-    parts = []
+    parts = ["<h2>The answer</h2>", table(posteriors, truth), figure(posteriors, truth)]
     if certified is not None:
         explanation = "".join(f"<p>{html.escape(line)}</p>" for line in str(certified.explain()).split("\n") if line)
         simulation = "<p><strong>Simulation: it protects nobody.</strong></p>" if certified.simulation else ""
-        parts += [simulation, f"<h2>The promise</h2>{explanation}"]
+        parts = [simulation, *parts, f"<h2>The promise</h2>{explanation}"]
         parts.append('<p>Everything about it is in the <a href="certificate.html">certificate</a>.</p>')
-    parts += ["<h2>The answer</h2>", table(posteriors, truth), figure(posteriors, truth)]
     path = folder / "report.html"
     path.write_text(PAGE.format(title=html.escape(title), body="\n".join(parts)), encoding="utf-8")
     return path
