@@ -70,8 +70,9 @@ def fit(
     steps
         Number of private steps; 1000 by default.
     clip
-        Largest norm of a record's contribution; by default the square root of its dimension, which suits
-        columns of unit size.
+        Largest norm of a record's contribution; by default twice the square root of its dimension, for columns and
+        parameters of unit size. Longer contributions are shortened, which biases the answer whatever the number of
+        records; a larger clip adds noise in proportion, which more records make up for.
     weights
         Public factors for the leaves of a contribution, applied before the clip.
     adjacency
@@ -99,7 +100,7 @@ def fit(
         budget,
         rate=rate,
         steps=STEPS if steps is None else steps,
-        clip=float(np.sqrt(dimension)) if clip is None else clip,
+        clip=2 * float(np.sqrt(dimension)) if clip is None else clip,
         adjacency=adjacency,
         weights=weights,
     )
