@@ -180,7 +180,7 @@ def test_an_interrupted_run_replays_for_free(tmp_path, monkeypatch, after):
 
 
 @pytest.mark.parametrize("after", [0, 7])
-@pytest.mark.parametrize("change", ["data", "secret", "program", "checkpoint"])
+@pytest.mark.parametrize("change", ["data", "secret", "program", "start", "checkpoint"])
 def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch, after, change):
     data = tacit.PrivateData(records())
     method = counting_method()
@@ -193,13 +193,16 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
         (folder / "secret.key").unlink()
     elif change == "program":
         method = method._replace(contribute=lambda state, record, key: jnp.float32(1) + 0 * record["x"][0])
-    elif after == 0:
-        pytest.skip("there is no checkpoint before the first segment ends")
-    else:
+    elif change == "start":
+        method = method._replace(init=lambda key: (jnp.ones(30), jnp.int32(0)))
+    elif after:
         with np.load(folder / "checkpoint.npz") as saved:
             arrays = dict(saved)
         arrays["leaf0"] = arrays["leaf0"] + 1
         np.savez(folder / "checkpoint.npz", **arrays)
+    else:  # no checkpoint before the first segment ends: one that the run did not write
+        leaves = {"leaf0": np.ones(30, np.float32), "leaf1": np.int32(0)}
+        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="")
     kept = []
     original = tacit.wall.Door.advance
 
@@ -215,6 +218,53 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
     assert resumed.certificate.mechanism.steps == 31
     assert resumed.certificate.epsilon > BUDGET.epsilon
     resumed.certificate.verify()
+
+
+def test_a_checkpoint_goes_on_only_with_the_ledger_that_holds_its_steps(tmp_path, monkeypatch):
+    interrupted(tmp_path, monkeypatch, 7, tacit.PrivateData(records()))
+    other = Ledger(tmp_path / "other.jsonl")
+    with pytest.raises(ValueError, match="this ledger does not hold"):
+        tacit.fit(
+            counting_method(),
+            tacit.PrivateData(records(), ledger=other),
+            BUDGET,
+            run_dir=tmp_path / "run",
+            **SETTINGS,
+        )
+    assert len(other.looks) == 0
+
+
+def test_other_data_never_meet_the_same_noise_under_a_copied_secret(open_door):
+    """The difference of two releases under one secret key must not show the record by which the data differ."""
+    mechanism = tacit.Mechanism(1.0, 2.0, 20.0, 30)
+    totals = []
+    for count in (200, 201):
+        method = counting_method()
+        door = open_door(method, tacit.PrivateData(records(201)["x"][:count]), mechanism, simulation=False)
+        totals.append(np.asarray(door.advance(method.init(jax.random.key(0)), 0, 30)[0]))
+    # Independent noise of std 40 on either side: a difference within 1 of the exact one has probability 0.014 a step,
+    # and more than 10 of 30 below 1e-12. The same noise would give 30.
+    assert np.sum(np.abs(totals[1] - totals[0] - 1) < 1) <= 10
+
+
+def test_a_secret_left_behind_by_a_kill_at_the_very_end_is_removed(tmp_path):
+    data = tacit.PrivateData(records())
+    tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    (tmp_path / "run" / "secret.key").write_bytes(bytes(32))
+    tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    assert not (tmp_path / "run" / "secret.key").exists()
+
+
+def test_an_epsilon_that_leaves_no_room_for_slack_is_refused_before_a_look():
+    data = tacit.PrivateData(records())
+    with pytest.raises(ValueError, match="leaves no room"):
+        tacit.fit(counting_method(), data, tacit.Budget(60.0, 1e-9), **SETTINGS)
+    assert len(data.ledger.looks) == 0
+
+
+def test_a_run_does_not_show_its_secret():
+    run = sys.modules["tacit.fit"]._Run.begin(None, tacit.Mechanism(1.0, 1.0, 1.0, 1), BUDGET, None, None)
+    assert repr(run) == f"<run {run.name}>"
 
 
 def test_another_recipe_in_the_folder_is_refused(tmp_path, monkeypatch):

@@ -43,13 +43,15 @@ COMPOSITION = {
     "add-remove": (
         "Adaptively chosen runs: the first run by its privacy loss distribution, all runs together by a "
         "Rényi filter (Feldman and Zrnic 2021; Lécuyer 2021) over 18 orders fixed in advance, δ shared among "
-        "them."
+        "them. This holds for a total capped in advance; without a cap, only if earlier answers had no say in which "
+        "runs were made."
     ),
     "replace-one": (
         "Adaptively chosen runs: the first run by its privacy loss distribution, all runs together by a "
         "Rényi filter (Feldman and Zrnic 2021; Lécuyer 2021) over 18 orders fixed in advance, δ shared among "
         "them; the Rényi curve of replacing a record is that of removing one and adding another (weak "
-        "triangle inequality, Mironov 2017)."
+        "triangle inequality, Mironov 2017). This holds for a total capped in advance; without a cap, only if earlier "
+        "answers had no say in which runs were made."
     ),
 }
 """The rule by which `spent` adds up runs, one sentence for each adjacency."""

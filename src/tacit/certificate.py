@@ -209,7 +209,7 @@ class Certificate:
             simulation=summary.simulation,
             caveats=tuple(caveats),
             versions=dict(versions or {}),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=datetime.now(UTC).date().isoformat(),
             digest="",
         )
         # Once through JSON, so that the digest is that of what a reader will read.
@@ -623,7 +623,7 @@ class Certificate:
             _Section("The recipe", [_Table((), self._recipe())]),
             _Section(
                 "All looks at the data",
-                [_Table(("Line", "Time (UTC)", "Steps", "Looks", "Tag"), self._rows())],
+                [_Table(("Line", "Day (UTC)", "Steps", "Looks", "Tag"), self._rows())],
                 style="wide",
             ),
             _Section("For the record", [_Table((), self._identity())], style="wide"),

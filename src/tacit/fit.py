@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from tacit.certificate import Certificate
 from tacit.ledger import Ledger
-from tacit.mechanism import Budget, Mechanism, calibrate
+from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.posterior import DRAWS, Posterior, write_npz
 from tacit.types import Key, Method, MethodFor, PyTree, Record, Release, State
 from tacit.wall import Door, versions
@@ -33,7 +33,8 @@ STEPS = 1000
 SEGMENTS = 50
 """A run stops for the ledger, the checkpoint and the progress bar this many times."""
 NO_LASTING_LEDGER = (
-    "The records came without a ledger file, so looks at them in other processes or run folders are not in the total. "
+    "The records came without a ledger file, so other looks at them (questions, other fits, processes or run folders) "
+    "may not be in the total. "
     "Give them one: PrivateData(records, schema, ledger='ledger.jsonl')."
 )
 
@@ -84,7 +85,8 @@ def fit(
     simulate
         Fixes the secret randomness. The certificate then says that nobody is protected: for tests and rehearsals.
     progress
-        Whether to show a bar with steps, time and epsilon spent, none of which depend on the records.
+        Whether to show a bar with steps, time and epsilon spent. The time follows the number of records: do not
+        publish it.
 
     Returns
     -------
@@ -126,6 +128,7 @@ def fit(
         title=title,
         simulation=run.simulation,
     )
+    _leave_room(door, mechanism, budget)
     state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), door, ledgers[0])
     segment = -(-mechanism.steps // SEGMENTS)
     with tqdm(total=mechanism.steps, initial=done, unit="step", disable=not progress) as bar:
@@ -210,6 +213,7 @@ def ask(
         title=getattr(question, "__name__", "question"),
         simulation=run.simulation,
     )
+    _leave_room(door, mechanism, budget)
     value, noise_std = door.advance(method_state(run.key), 0, 1)
     certificate = _certificate(door, ledger, run.name, budget, lasting=ledger.path is not None)
     return Answer(value, noise_std, certificate)
@@ -245,6 +249,9 @@ class _Run(NamedTuple):
     key: Key
     secret: Key
     simulation: bool
+
+    def __repr__(self) -> str:
+        return f"<run {self.name}>"  # a traceback that shows variables must not show the secret
 
     @classmethod
     def begin(
@@ -305,6 +312,12 @@ class _Run(NamedTuple):
                 )
             state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in stored])
             replays = seal == door.seal(_content(stored, done))
+            if not ledger.holds(self.name, done):
+                raise ValueError(
+                    f"The checkpoint in {self.folder} has {done} steps that this ledger does not hold; a certificate "
+                    "would leave them out. Give the records the ledger that the run was begun with (without one it is "
+                    "the folder's own), or choose another run_dir."
+                )
         if not replays and not self.simulation:
             secret = secret_random.fresh()
             if self.folder:
@@ -334,15 +347,24 @@ def _content(leaves: list[Any], done: int) -> bytes:
 
 
 def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget, lasting: bool) -> Certificate:
-    steps = ledger.runs()[run].steps
+    looked = ledger.runs()[run].looked
+    cost = max(budget.epsilon, looked.cost(budget.delta * (1 - RESERVE)))
     return Certificate.issue(
         ledger=ledger,
         run=run,
         budget=budget,
-        slack=door.slack(steps, budget.epsilon),
+        slack=door.slack(looked.steps, cost),
         versions=versions(),
         caveats=() if lasting else (NO_LASTING_LEDGER,),
     )
+
+
+def _leave_room(door: Door, mechanism: Mechanism, budget: Budget) -> None:
+    if door.slack(mechanism.steps, budget.epsilon) > RESERVE * budget.delta:
+        raise ValueError(
+            f"At epsilon {budget.epsilon:g} a delta of {budget.delta:g} leaves no room for what the samplers lack in "
+            "exactness. Ask for a smaller epsilon or a larger delta."
+        )
 
 
 def _so_far(mechanism: Mechanism, done: int, budget: Budget) -> str:
@@ -371,6 +393,8 @@ def _built(method: Method | MethodFor, placeholder: Record) -> Method:
 
 
 def _finished(folder: Path, method: Method) -> Posterior:
+    for name in ("secret.key", "secret.key.partial", "checkpoint.npz"):  # left behind by a kill at the very end
+        (folder / name).unlink(missing_ok=True)
     posterior = Posterior.load(folder / "posterior.npz", method)
     key = jax.random.key(0)
     wanted = jax.eval_shape(lambda key: method.draw(method.init(key), key), key)

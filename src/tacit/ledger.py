@@ -453,6 +453,13 @@ class Ledger:
                 delta = self._cap.delta
             return _spent(self._looks, delta, self._adjacency)
 
+    def holds(self, run: str, stop: int) -> bool:
+        """Say whether every step of a run before ``stop`` is on the ledger, under whatever tag.
+
+        Privacy: public.
+        """
+        return not _gaps(0, stop, ((look.first, look.stop) for look in self.looks if look.run == run))
+
     def runs(self) -> dict[str, Run]:
         """Summarise the ledger run by run.
 
@@ -697,7 +704,8 @@ class Ledger:
         self._looks.extend(looks)
 
     def _append(self, file: int | None, bodies: Sequence[dict[str, Any]]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        # The day only: the time between two looks follows the number of records, and certificates are published.
+        now = datetime.now(UTC).date().isoformat()
         prev = self._lines[-1].hash if self._lines else GENESIS
         new: list[Line] = []
         for body in bodies:

@@ -15,6 +15,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, final
 
 import jax
@@ -75,11 +76,18 @@ class Door:
                 "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
                 "Switch it off: jax.config.update('jax_enable_x64', False)."
             )
+        if "fast_math=true" in os.environ.get("XLA_FLAGS", ""):
+            raise ValueError(
+                "XLA_FLAGS switches on fast math, under which NaN and rounding behave otherwise than the wall's proofs "
+                "assume. Remove it."
+            )
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
         step = _Step(method, data, mechanism, state)
         lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
-        self._program, self._text = lowered.compile(), lowered.as_text()
+        # The start decides the bits too, and is computed outside the segment.
+        self._text = lowered.as_text() + jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
+        self._program = lowered.compile()
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self.rekey(secret)
@@ -91,6 +99,10 @@ class Door:
         Privacy: reads records, for a keyed hash that only the holder of the secret can check.
         """
         self._secret, self.tag = secret, _tag(secret, self._key, self._records, self._text)
+        # Subsets and noise come from the secret AND the tag: other data or another program never meets the same noise,
+        # whoever copied, shared or restarted the run's folder. A simulation hides nothing, and is compared across data.
+        stream = hmac.new(random.to_bytes(secret), b"stream " + self.tag.encode(), "sha256").digest()
+        self._stream = secret if self._look.simulation else random.from_bytes(stream)
 
     def advance(self, state: State, first: int, stop: int) -> State:
         """Take the private steps ``first`` to ``stop - 1``; the ledger line is on disk before a record is read.
@@ -101,7 +113,7 @@ class Door:
         look = replace(self._look, first=first, stop=stop, tag=self.tag)
         for ledger in self._ledgers:
             ledger.charge(look)
-        return jax.block_until_ready(self._program(state, first, stop, self._secret, self._key, self._records))
+        return jax.block_until_ready(self._program(state, first, stop, self._stream, self._key, self._records))
 
     def seal(self, content: bytes) -> str:
         """Give a keyed hash of public content that shows it was made under this key, data and program.
@@ -279,13 +291,23 @@ def versions() -> dict[str, str]:
 def _tag(secret: Key, key: Key, records: PyTree, program: str) -> str:
     """Hash what decides the bits of a step, keyed by the secret: equal tags mean a replay shows nothing new."""
     digest = hmac.new(random.to_bytes(secret), digestmod=hashlib.sha256)
-    surroundings = [program, versions(), os.environ.get("XLA_FLAGS", ""), os.cpu_count(), platform.platform()]
+    machine = [platform.platform(), os.environ.get("XLA_FLAGS", ""), sorted(os.sched_getaffinity(0)), _processor()]
+    surroundings = [program, versions(), machine]
     digest.update(repr(surroundings).encode())
     digest.update(np.asarray(jax.random.key_data(key)).tobytes())
     for leaf in jax.tree.leaves(records):
         digest.update(repr((leaf.shape, str(leaf.dtype))).encode())
         digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")
     return digest.hexdigest()
+
+
+def _processor() -> list[str]:
+    """Name the processor and its instruction set, for which the program is compiled; nothing where it is not told."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    return sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
 
 
 def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> None:
