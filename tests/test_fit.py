@@ -303,7 +303,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path):
         ledger = folder / "ledger.jsonl"
         lines = ledger.read_text().count("\n") if ledger.exists() else 0
         # Start-up is long and looks are quick: aim at the moments around the next few looks.
-        target = lines + moments.randrange(1, 5)
+        target = lines + moments.randrange(1, 4)
         while process.poll() is None and (ledger.read_text().count("\n") if ledger.exists() else 0) < target:
             time.sleep(0.0005)
         time.sleep(moments.random() * 0.004)

@@ -38,6 +38,7 @@ def plot_forest(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | 
     ax.invert_yaxis()
     ax.axvline(0, color="0.8", lw=0.8, zorder=0)
     ax.set_xlabel("coefficient (log odds)" if truth is not None else "value")
+    ax.set_title("Means and central 90% intervals", loc="left", fontsize="medium")
     ax.legend(frameon=False)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
