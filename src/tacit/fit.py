@@ -12,6 +12,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -287,7 +288,7 @@ class _Run(NamedTuple):
             secret = secret_random.fresh()
             if not (folder / "posterior.npz").exists():
                 _write(secret_file, secret_random.to_bytes(secret), mode=0o600)
-        return cls(folder, name, jax.random.wrap_key_data(public), secret, simulate is not None)
+        return cls(folder, name, jax.random.wrap_key_data(public) if key is None else key, secret, simulate is not None)
 
     def restore(self, start: State, door: Door, ledger: Ledger) -> tuple[State, int]:
         """Give the last checkpoint, or the start; and make sure that no noise is used twice.
@@ -368,8 +369,7 @@ def _leave_room(door: Door, mechanism: Mechanism, budget: Budget) -> None:
 
 
 def _so_far(mechanism: Mechanism, done: int, budget: Budget) -> str:
-    cost = Mechanism(mechanism.rate, mechanism.clip, mechanism.noise_multiplier, done, mechanism.adjacency)
-    return f"epsilon {cost.cost(budget.delta):.3f} of {budget.epsilon:g}"
+    return f"epsilon {replace(mechanism, steps=done).cost(budget.delta):.3f} of {budget.epsilon:g}"
 
 
 def _default_rate(size: int | None) -> float:
