@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields, replace
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -511,3 +512,14 @@ def test_adjacent_looks_share_a_row() -> None:
     assert "| 0 to 99 | 20 |" in rows[0]
     assert "| 22 |" in rows[1]
     assert "| 0 to 4 | 1 |" in rows[1]
+
+
+def test_no_time_of_day_is_published() -> None:
+    """The time between looks follows the number of records: the day is all that a certificate tells."""
+    ledger = Ledger()
+    ledger.charge(look(0, 50))
+    ledger.charge(look(50, 100))
+    certificate = Certificate.issue(ledger=ledger, run="run-1", budget=BUDGET, slack=SLACK)
+    assert date.fromisoformat(certificate.created)
+    assert all(date.fromisoformat(line.time) for line in certificate.lines)
+    assert not re.search(r"\d\d:\d\d", certificate.to_json() + certificate.to_markdown())

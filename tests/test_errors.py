@@ -313,3 +313,19 @@ def test_a_cap_in_memory_binds_a_run_with_a_folder(tmp_path: Path) -> None:
         fit(vi(logistic), data, Budget(1.0, 1e-5), steps=3, run_dir=tmp_path / "run", progress=False)
     assert len(ledger.looks) == 0
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize("flags", ["--xla_cpu_enable_fast_math=true", "--a=b --xla_cpu_enable_fast_math"])
+def test_fast_math_is_refused(world: World, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    with pytest.raises(ValueError, match="fast math"):
+        sum_of(world)
+    assert len(world.ledger.looks) == 0
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    assert np.isfinite(sum_of(world).value).all()
+
+
+def test_64_bit_mode_is_refused(world: World) -> None:
+    with jax.enable_x64(True), pytest.raises(ValueError, match="64-bit mode"):
+        sum_of(world)
+    assert len(world.ledger.looks) == 0

@@ -76,7 +76,8 @@ class Door:
                 "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
                 "Switch it off: jax.config.update('jax_enable_x64', False)."
             )
-        if "fast_math=true" in os.environ.get("XLA_FLAGS", ""):
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        if any("enable_fast_math" in flag and not flag.endswith(("=false", "=0")) for flag in flags):
             raise ValueError(
                 "XLA_FLAGS switches on fast math, under which NaN and rounding behave otherwise than the wall's proofs "
                 "assume. Remove it."
