@@ -55,13 +55,24 @@ class Method(NamedTuple):
     predict
         ``predict(draw, inputs, key) -> pytree``. Public: one draw's prediction for new inputs, which are records
         with a leading axis. Optional.
+    own
+        Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, own)``: a secret key that
+        belongs to this record in this step alone, for latent variables of a record and for noise of its own.
     """
 
     init: Callable[[Key], State]
-    contribute: Callable[[State, Record, Key], PyTree]
+    contribute: Callable[..., PyTree]
     update: Callable[[State, Release, Key], State]
     draw: Callable[[State, Key], dict[str, Array]]
     predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
+    own: bool = False
+
+    def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
+        """Give one record's contribution; its own key is handed on where the method takes one.
+
+        Privacy: of one record, not bounded yet. Inside the wall ``own`` is secret; on public records any key will do.
+        """
+        return self.contribute(state, record, key, own) if self.own else self.contribute(state, record, key)
 
 
 MethodFor = Callable[[Record], Method]

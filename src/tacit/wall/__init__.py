@@ -136,7 +136,7 @@ class _Step:
 
     def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, state: State) -> None:
         self.method, self.mechanism, self.count = method, mechanism, data._count
-        self.shape = jax.eval_shape(method.contribute, state, data.placeholder, jax.random.key(0))
+        self.shape = jax.eval_shape(method.contribution, state, data.placeholder, jax.random.key(0), random.fixed(0))
         leaves = jax.tree.leaves(self.shape)
         self.weights = mechanism.weights or (1.0,) * len(leaves)
         if len(self.weights) != len(leaves):
@@ -176,9 +176,11 @@ class _Step:
             steps = start + jnp.arange(self.together)
             noise, subsets = self.draw(secret, steps)
             keys = random.fold_in(key, steps)
+            own = self.own_keys(secret, steps)
 
             def one(i: Array, state: State) -> State:
-                total = lattice.add(self._sum(state, records, subsets, i, keys[i]), noise[i])
+                mine = None if own is None else own[i]
+                total = lattice.add(self._sum(state, records, subsets, i, keys[i], mine), noise[i])
                 return _arrays(self.method.update(state, self._release(total), keys[i]))
 
             return start + self.together, jax.lax.fori_loop(0, jnp.minimum(self.together, stop - start), one, state)
@@ -205,8 +207,19 @@ class _Step:
             subsets = jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)
         return lattice.noise(coarse, fine), subsets
 
+    def own_keys(self, secret: Key, steps: Int32[Array, "steps"]) -> Key | None:
+        """Give each step the secret key from which its records get theirs; nothing where the method wants none."""
+        # Noise and subsets come from children by fold_in, of which none is left: these are children of a split.
+        return random.fold_in(jax.random.split(secret, 1)[0], steps) if self.method.own else None
+
     def _sum(
-        self, state: State, records: PyTree, subsets: Int32[Array, "steps width"], i: Array, key: Key
+        self,
+        state: State,
+        records: PyTree,
+        subsets: Int32[Array, "steps width"],
+        i: Array,
+        key: Key,
+        own: Key | None = None,
     ) -> lattice.Sum:
         """Add up the subset in chunks of one fixed shape; an empty subset is an empty sum."""
         row = i if subsets.shape[0] > 1 or self.together == 1 else 0
@@ -215,7 +228,8 @@ class _Step:
         def add_chunk(j: Array, total: lattice.Sum) -> lattice.Sum:
             positions = jax.lax.dynamic_slice(subsets, (row, j * self.chunk), (1, self.chunk))[0]
             rows = jax.tree.map(lambda leaf: leaf.at[positions].get(mode="clip"), records)
-            integers = self.integers(state, rows, key)
+            mine = None if own is None else random.fold_in(own, j * self.chunk + jnp.arange(self.chunk))
+            integers = self.integers(state, rows, key, mine)
             return lattice.add(total, self._exact_sum(integers, positions < self.count))
 
         chunks = (included + self.chunk - 1) // self.chunk
@@ -224,17 +238,17 @@ class _Step:
     def _exact_sum(self, integers: Int32[Array, "chunk d"], present: Bool[Array, "chunk"]) -> Int32[Array, "d"]:
         return jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)
 
-    def integers(self, state: State, rows: PyTree, key: Key) -> Int32[Array, "chunk d"]:
+    def integers(self, state: State, rows: PyTree, key: Key, own: Key | None = None) -> Int32[Array, "chunk d"]:
         """Give the clipped contributions of a chunk of records as lattice vectors, one a row."""
 
-        def vector(record: Record) -> Float32[Array, "d"]:
-            leaves = jax.tree.leaves(self.method.contribute(state, record, key))
+        def vector(mine: tuple[Record, Key | None]) -> Float32[Array, "d"]:
+            leaves = jax.tree.leaves(self.method.contribution(state, mine[0], key, mine[1]))
             flat = [
                 jnp.ravel(leaf).astype(jnp.float32) * weight for leaf, weight in zip(leaves, self.weights, strict=True)
             ]
             return jnp.concatenate(flat)
 
-        vectors = jax.vmap(vector)(rows) if self.alike else jax.lax.map(vector, rows)
+        vectors = jax.vmap(vector)((rows, own)) if self.alike else jax.lax.map(vector, (rows, own))
         return clip.to_integers(vectors, self.mechanism.clip, self.radius)
 
     def _release(self, total: lattice.Sum) -> Release:
@@ -270,10 +284,12 @@ class _Step:
             return jax.random.bernoulli(next(keys), shape=shape).astype(dtype)
 
         rows = jax.tree.map(made_up, data.placeholder)
+        own = random.fold_in(random.fixed(0), jnp.arange(self.chunk)) if self.method.own else None
         program = jax.jit(self.integers)
-        here = program(state, rows, jax.random.key(1))
+        here = program(state, rows, jax.random.key(1), own)
         for places in (np.roll(np.arange(self.chunk), turn) for turn in (1, self.chunk // 2 + 1)):
-            there = program(state, jax.tree.map(operator.itemgetter(places), rows), jax.random.key(1))
+            moved = jax.tree.map(operator.itemgetter(places), (rows, own))
+            there = program(state, moved[0], jax.random.key(1), moved[1])
             if not jnp.array_equal(here[places], there):
                 return False
         return True
@@ -313,11 +329,12 @@ def _processor() -> list[str]:
 
 def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> None:
     """Refuse a method that could carry records around the wall: in an array it holds, or by a call-back."""
-    contribution = jax.eval_shape(method.contribute, state, data.placeholder, key)
+    given = (state, data.placeholder, key, random.fixed(0))
+    contribution = jax.eval_shape(method.contribution, *given)
     release = Release(contribution, contribution, jnp.float32(1), contribution)
     traced = {
         "init": jax.make_jaxpr(method.init)(key),
-        "contribute": jax.make_jaxpr(method.contribute)(state, data.placeholder, key),
+        "contribute": jax.make_jaxpr(method.contribution)(*given),
         "update": jax.make_jaxpr(method.update)(state, release, key),
         "draw": jax.make_jaxpr(method.draw)(state, key),
     }
