@@ -391,6 +391,7 @@ def test_parameters_without_a_prior_are_points():
     posterior = tacit.fit_public(tacit.vi(model), records, steps=1500, key=jax.random.key(0))
     assert set(posterior.draws) == {"w"}
     residual = records["y"] - records["x"] @ exact(records)[0]
+    assert set(posterior.points) == {"noise"}
     assert posterior.points["noise"] == pytest.approx(residual.std(), rel=0.02)
 
 
@@ -472,7 +473,52 @@ def _refusals():
         with numpyro.plate("records", x.shape[0]):
             numpyro.sample("x", dist.Normal(level.sum(), 1.0), obs=x)
 
+    def each(x):
+        loc = numpyro.param("loc", jnp.zeros(x.shape[0]))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("level", dist.Normal(loc, 1.0))
+
+    def counted(x):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+        numpyro.factor("normaliser", -x.shape[0] * level**2)
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
+
+    def scaled(x):
+        with numpyro.handlers.scale(scale=1 + x.sum() ** 2):
+            level = numpyro.sample("level", dist.Normal(0, 1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
+
+    def hidden(x):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+        share = numpyro.param("share", 0.0)
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level + share * x.mean(), 1.0), obs=x)
+
+    def drops(x):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+        key = numpyro.prng_key()
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level * jax.random.bernoulli(key), 1.0), obs=x)
+
+    def remembers(x):
+        numpyro.primitives.mutable("memory", {"sum": jnp.zeros(())})
+        numpyro.sample("level", dist.Normal(numpyro.param("loc", 0.0), 1.0))
+
+    def support(x):
+        level = numpyro.sample("level", dist.Uniform(0, numpyro.param("top", 1.0)))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
+
     return {
+        "a parameter for each record": (own, each, "shape follows the number of records"),
+        "a public term of the number of records": (counted, None, "follows the number of rows"),
+        "a prior scaled by the records": (scaled, None, "computed from the records"),
+        "records mixed by a parameter that starts at zero": (hidden, None, "depends on the other records"),
+        "dropout in the model": (drops, None, "asks for a random key"),
+        "running statistics in the guide": (plain, remembers, "mutable site 'memory'"),
+        "support that follows a parameter": (support, None, "support of the latent site 'level' depends"),
         "dynamic support": (dynamic, None, "support of the latent site 'low' depends"),
         "AutoGuide for latents of a record": (own, autoguide.AutoNormal, "Write a guide that computes"),
         "DAIS": (plain, autoguide.AutoDAIS, "DAIS guide evaluates the likelihood"),

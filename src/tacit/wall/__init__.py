@@ -155,7 +155,7 @@ class _Step:
         self.outers, self.factoring = self._factoring(state, data.placeholder, expected)
         if self.factoring is None:
             clip.shrink(self.dimension, self.radius)  # refuses what rounding would spoil
-        self.chunk = self.factoring.chunk if self.factoring else self._chunk(128 if expected is None else expected)
+        self.chunk = self.factoring.chunk if self.factoring else self._chunk(128.0 if expected is None else expected)
         self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
         self.together = max(1, min(64, DRAWN_AT_ONCE // (2 * self.dimension + self.room + 1)))
         self.alike = True
@@ -445,6 +445,8 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
         "update": jax.make_jaxpr(method.update)(state, release, key),
         "draw": jax.make_jaxpr(method.draw)(state, key),
     }
+    if method.points is not None:
+        traced["points"] = jax.make_jaxpr(method.points)(state)
     lengths = {data._count, data._given} - {0, 1}
     for name, jaxpr in traced.items():
         arrays, calls = _contents(jaxpr)

@@ -280,6 +280,8 @@ class _Walk:
         self.left, self.right = left, right
         sizes = [tuple(whole[axis] for axis in side) for side in sides]  # type: ignore[index]
         self.left_size, self.right_size = math.prod(sizes[0]), math.prod(sizes[1])
+        if self.left_size * self.right_size * self.records != math.prod(whole):  # an axis along which neither varies
+            raise _NotOuterError
         self._note_shape(whole)
         # Before that, the axes of both sides are brought into the order in which they stand in the product.
         axes = sides[0] + sides[1]
