@@ -164,7 +164,7 @@ def report(chosen: Any, runs: int, recipe: dict[str, Any], held_out: Any, covera
             "The project's prototype, other columns: " + ", ".join(f"{k} {v}" for k, v in THEIRS.items()) + ".",
         ]
     )
-    figure, (left, right) = study.panels(2, 4.6, 3.4)
+    figure, (left, right) = study.panels(2, 5.0, 3.9)
     names = list(held_out)[::-1]
     colour = {"non": "black", "d3p": "orange", "sco": "blue"}
     for place, name in enumerate(names):
@@ -177,7 +177,7 @@ def report(chosen: Any, runs: int, recipe: dict[str, Any], held_out: Any, covera
     right.axvline(0.9, color="0.6", lw=0.8, ls="--")
     left.set_yticks(range(len(names)), names, fontsize="small")
     right.set_yticks(range(len(names)), [])
-    left.set_title("Held-out log-likelihood minus non-private", fontsize="medium", loc="left")
+    left.set_title("Held-out log-likelihood minus non-private (± 2 errors)", fontsize="medium", loc="left")
     right.set_title("Coverage of 90% intervals", fontsize="medium", loc="left")
     right.set_xlim(0, 1)
     results = {"held_out": held_out, "coverage": coverage, "recipe": recipe, "clip": CLIP, "runs": runs}

@@ -5,7 +5,8 @@
 Score form: the gradient with respect to one public draw of the latents is clipped and noised; prior and entropy are
 exact. d3p's form: every record draws its own latents, and its share of the whole ELBO is clipped and noised in the
 space of guide parameters. Both get the same records, noise multiplier, clip, rate, steps, optimiser and start; truth is
-known. Shown for two clips, and for the last iterate (what d3p gives) and the average of both forms.
+known. Shown for two clips, and for the last iterate (what d3p gives) and two averages of both forms:
+weights that grow like t**3 (``tacit.vi``) and like t (flatter). "Widened" adds what the privacy noise did to the mean.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def simulated(case: Case, seed: int) -> tuple[Any, Any, Any]:
     return x.astype(np.float32), (rng.logistic(x @ w) > 0).astype(np.int32), w
 
 
-def widened(draws: Any, mechanism: tacit.Mechanism, seed: int) -> Any:
+def widened(draws: Any, mechanism: tacit.Mechanism, share: float, seed: int) -> Any:
     """Add to a full-rank guide the spread that the privacy noise gave its mean; post-processing.
 
     The averaged score has noise of variance S in each coordinate, so the mean has Sigma S Sigma. Averaging with weights
-    that grow like t**3 is worth 7/16 of the steps.
+    that grow like t**3 is worth 7/16 of the steps, with weights that grow like t 3/4 of them.
     """
     mean, covariance = draws.mean(0), np.cov(draws.T)
-    noise = mechanism.noise_std**2 / (mechanism.rate**2 * mechanism.steps * 7 / 16)
+    noise = mechanism.noise_std**2 / (mechanism.rate**2 * mechanism.steps * share)
     total = covariance + noise * covariance @ covariance
     return np.random.default_rng(seed).multivariate_normal(mean, total, len(draws))
 
@@ -80,11 +81,14 @@ def variants(
     }
     draws = {"non-private": study.logistic_posterior(x, y, PRIOR, 1000, seed)[2]}
     for name, method in methods.items():
-        posterior = study.fit(study.with_last(method), records, budget, seed, clip=clips[name[:3]], **recipe)
+        posterior = study.fit(study.with_averages(method), records, budget, seed, clip=clips[name[:3]], **recipe)
         draws[f"{name}, last iterate"] = posterior.draws["last/w"]
         draws[f"{name}, averaged"] = posterior.draws["w"]
+        draws[f"{name}, flatter average"] = posterior.draws["flat/w"]
     assert posterior.certificate is not None
-    draws[f"{name}, averaged, widened"] = widened(posterior.draws["w"], posterior.certificate.mechanism, seed)
+    mechanism = posterior.certificate.mechanism
+    draws[f"{name}, averaged, widened"] = widened(posterior.draws["w"], mechanism, 7 / 16, seed)
+    draws[f"{name}, flatter average, widened"] = widened(posterior.draws["flat/w"], mechanism, 3 / 4, seed)
     return draws
 
 
@@ -151,7 +155,7 @@ def _verdict(found: dict[str, list[tuple[float, float, float]]]) -> str:
 
 def draw(results: dict[str, Any]) -> Any:
     """Draw what each variant loses against the non-private posterior, and its coverage."""
-    figure, (left, right) = study.panels(2, 4.8, 3.8)
+    figure, (left, right) = study.panels(2, 5.0, 4.8)
     marks = ("o", "s", "^", "D")
     for mark, (title, found) in zip(marks, results.items(), strict=False):
         names = [name for name in found if name != "non-private"][::-1]

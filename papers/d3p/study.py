@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -64,6 +64,44 @@ def with_last(method: tacit.Method | Callable[[Any], tacit.Method]) -> Callable[
             return {**built.draw(state, key), **{f"last/{name}": value for name, value in last.items()}}
 
         return built._replace(draw=draw)
+
+    return build
+
+
+class Iterates(NamedTuple):
+    """A method's state, and one more average of its parameters."""
+
+    inner: Any
+    flat: Any
+
+
+def with_averages(method: Callable[[Any], tacit.Method]) -> Callable[[Any], tacit.Method]:
+    """As ``with_last``, and under ``flat/...`` from an average with weights that grow like t instead of t**3."""
+
+    def build(placeholder: Any) -> tacit.Method:
+        built = method(placeholder)
+
+        def init(key: Any) -> Iterates:
+            state = built.init(key)
+            return Iterates(state, state.params)
+
+        def contribute(state: Iterates, *more: Any) -> Any:
+            return built.contribute(state.inner, *more)
+
+        def update(state: Iterates, release: Any, key: Any) -> Iterates:
+            inner = built.update(state.inner, release, key)
+            share = 2 / (state.inner.step + 2)
+            return Iterates(inner, jax.tree.map(lambda old, new: old + share * (new - old), state.flat, inner.params))
+
+        def draw(state: Iterates, key: Any) -> dict[str, Any]:
+            given = {"": state.inner.average, "last/": state.inner.params, "flat/": state.flat}
+            return {
+                f"{kind}{name}": value
+                for kind, params in given.items()
+                for name, value in built.draw(state.inner._replace(average=params), key).items()
+            }
+
+        return built._replace(init=init, contribute=contribute, update=update, draw=draw, predict=None, points=None)
 
     return build
 
