@@ -20,7 +20,7 @@ COLUMNS = 100
 CLIP, SIGMA, LEARNING_RATE = 10.0, 1.5, 1e-3
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def sampler(records, batch, kind):
     """Give a program that draws a number of subsets and adds up their positions."""
     import d3p.random
@@ -55,7 +55,7 @@ def choice(key, i, records, batch):
     return jax.random.choice(jax_key, records, (batch,), replace=False)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def step(model, private, batch, records):
     """Give a program that takes a number of steps, each on a subset drawn by d3p's sampler."""
     import d3p.random
@@ -96,7 +96,6 @@ def vae(records):
 
 def logistic(records):
     """Give the paper's logistic regression (its section 3) and made-up records."""
-    import jax
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist

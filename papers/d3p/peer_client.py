@@ -15,7 +15,7 @@ import jax
 FOLDER = Path(__file__).parent
 PYTHON = Path(os.environ.get("D3P_PYTHON", FOLDER / ".venv" / "bin" / "python"))
 KEEP = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=100000000000:glibc.malloc.trim_threshold=100000000000"
-"""d3p allocates a gigabyte a step; where the allocator keeps freed memory it runs twice as fast, so it is given that."""
+"""d3p allocates a gigabyte a step. Where the allocator keeps freed memory it runs twice as fast: it is given that."""
 MISSING = "d3p not installed: run make peer (papers/d3p/peer.sh); its columns are left out"
 
 Timer = Callable[[], float]
