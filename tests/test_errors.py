@@ -102,13 +102,6 @@ def nothing_latent(x: Any, y: Any = None) -> None:
         numpyro.sample("y", dist.Bernoulli(logits=x[:, 0]), obs=y)
 
 
-def free_parameter(x: Any, y: Any = None) -> None:
-    weight = numpyro.sample("weight", dist.Normal(0, 1).expand([2]).to_event())
-    shift = numpyro.param("shift", 0.0)
-    with numpyro.plate("records", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ weight + shift), obs=y)
-
-
 def captured(world: World) -> Callable[..., None]:
     """Capture the records whole: the plate no longer follows the arguments."""
     held_x, held_y = jnp.asarray(world.x), jnp.asarray(world.y)
@@ -235,10 +228,9 @@ add("observed outside", lambda w: run(w, half_outside), "outside the plate over 
 add("factor outside", lambda w: run(w, factor_outside), "outside the plate over records")
 add("record-local latent", lambda w: run(w, local_latent), "inside the plate over records")
 add("discrete latent", lambda w: run(w, discrete_latent), "is discrete")
-add("prior from records", lambda w: run(w, prior_from_records), "prior of the model is computed from the records")
+add("prior from records", lambda w: run(w, prior_from_records), "prior of the model.* is computed from the records")
 add("nothing observed", lambda w: run(w, nothing_observed), "observes nothing|no plate over records")
 add("nothing latent", lambda w: run(w, nothing_latent), "no latent site")
-add("free parameter", lambda w: run(w, free_parameter), "parameter 'shift'")
 add("captured", lambda w: run(w, captured(w)), "no plate over records|captured")
 add("captured beside", lambda w: run(w, captured_beside(w)), "as many rows as there are records")
 add("captured in the likelihood", lambda w: run(w, captured_likelihood(w)), "as many rows as there are records")

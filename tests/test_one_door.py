@@ -12,8 +12,8 @@ import tacit
 SOURCE = Path(tacit.__file__).parent
 SECRETS = {"_records", "_count", "_given"}
 METHODS_MAY_IMPORT = {
-    *("tacit.types", "jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
-    *("__future__", "typing", "collections", "functools", "math", "warnings"),
+    *("tacit.types", "tacit.model", "jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
+    *("__future__", "typing", "collections", "functools", "math", "copy"),
 }
 WITHOUT_JAX = {"accounting", "mechanism", "ledger", "certificate", "explain", "schema"}
 JAX = {"jax", "jaxlib", "jaxtyping", "numpyro", "optax", "equinox"}
@@ -28,7 +28,7 @@ def faults(source: str, place: str) -> list[str]:
     found = []
     if not place.startswith("wall/"):
         found += [f"touches {name}" for name in sorted(_mentions(tree) & SECRETS)]
-    if place.startswith("methods/"):
+    if place.startswith("methods/") or place == "model.py":
         found += [f"imports {name}" for name in _imports(tree, place) if not _within(name, METHODS_MAY_IMPORT)]
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

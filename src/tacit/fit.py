@@ -8,13 +8,14 @@ and the certificate.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,7 @@ from tqdm import tqdm
 from tacit.certificate import Certificate
 from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
+from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 from tacit.posterior import DRAWS, Posterior, write_npz
 from tacit.types import Key, Method, MethodFor, PyTree, Record, Release, State
 from tacit.wall import Door, versions
@@ -47,7 +49,7 @@ def fit(
     *,
     rate: float | None = None,
     steps: int | None = None,
-    clip: float | None = None,
+    clip: float | Literal["adaptive"] | None = None,
     weights: tuple[float, ...] | None = None,
     adjacency: str = "add-remove",
     run_dir: str | os.PathLike[str] | None = None,
@@ -72,9 +74,10 @@ def fit(
     steps
         Number of private steps; 1000 by default.
     clip
-        Largest norm of a record's contribution; by default twice the square root of its dimension, for columns and
-        parameters of unit size. Longer contributions are shortened, which biases the answer whatever the number of
-        records; a larger clip adds noise in proportion, which more records make up for.
+        Largest norm of a record's contribution; by default what the method suggests, for ``vi`` twice the square root
+        of the number of latents, for columns and parameters of unit size. Longer contributions are shortened, which
+        biases the answer whatever the number of records; a larger clip adds noise in proportion, which more records
+        make up for. "adaptive" follows the median norm, asked for in every step within the same budget.
     weights
         Public factors for the leaves of a contribution, applied before the clip.
     adjacency
@@ -96,14 +99,15 @@ def fit(
     """
     _check_types(data, budget, key)
     built = _built(method, data.placeholder)
+    title = built.contribute.__module__.rsplit(".", 1)[-1]
     rate = _default_rate(data.size) if rate is None else rate
-    shape = jax.eval_shape(lambda key: built.contribute(built.init(key), data.placeholder, key), jax.random.key(0))
-    dimension = sum(leaf.size for leaf in jax.tree.leaves(shape))
+    if clip == "adaptive":
+        built, clip = _adaptive(built, data, weights), ADAPTIVE_CLIP
     mechanism = calibrate(
         budget,
         rate=rate,
         steps=STEPS if steps is None else steps,
-        clip=2 * float(np.sqrt(dimension)) if clip is None else clip,
+        clip=_suited_clip(built, data.placeholder) if clip is None else clip,
         adjacency=adjacency,
         weights=weights,
     )
@@ -116,7 +120,6 @@ def fit(
         ledgers.insert(0, Ledger(folder / "ledger.jsonl"))
     for ledger in ledgers:
         ledger.afford(mechanism, data.unit, run=run.name)
-    title = built.contribute.__module__.rsplit(".", 1)[-1]
     door = Door(
         built,
         data,
@@ -143,8 +146,7 @@ def fit(
             if progress and (bar.n == bar.last_print_n or done == mechanism.steps):
                 bar.set_postfix_str(_so_far(mechanism, done, budget))
     certificate = _certificate(door, ledgers[0], run.name, budget, lasting=data.ledger.path is not None)
-    draw_keys = jax.random.split(jax.random.fold_in(run.key, mechanism.steps), DRAWS)
-    posterior = Posterior(jax.jit(jax.vmap(built.draw, (None, 0)))(state, draw_keys), certificate, built)
+    posterior = _posterior(built, state, jax.random.fold_in(run.key, mechanism.steps), certificate)
     run.finish(posterior)
     return posterior
 
@@ -229,17 +231,18 @@ def fit_public(method: Method | MethodFor, records: PyTree, *, steps: int = STEP
         raise TypeError("fit_public gives no protection, so it does not take sealed records. Use tacit.fit.")
     records = jax.tree.map(jnp.asarray, records)
     built = _built(method, jax.tree.map(lambda leaf: leaf[0], records))
+    count = len(jax.tree.leaves(records)[0])
 
     def step(t: Any, state: State) -> State:
         step_key = jax.random.fold_in(key, t)
-        each = jax.vmap(lambda record: built.contribute(state, record, step_key))(records)
+        own = jax.random.split(jax.random.fold_in(step_key, 1), count)
+        each = jax.vmap(lambda record, own: built.contribution(state, record, step_key, own))(records, own)
         total = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), each)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
         return built.update(state, Release(total, nothing, jnp.float32(1), total), step_key)
 
     state = jax.jit(lambda key: jax.lax.fori_loop(0, steps, step, built.init(key)))(key)
-    draw_keys = jax.random.split(jax.random.fold_in(key, steps), DRAWS)
-    return Posterior(jax.vmap(built.draw, (None, 0))(state, draw_keys), None, built)
+    return _posterior(built, state, jax.random.fold_in(key, steps), None)
 
 
 class _Run(NamedTuple):
@@ -370,6 +373,30 @@ def _leave_room(door: Door, mechanism: Mechanism, budget: Budget) -> None:
 
 def _so_far(mechanism: Mechanism, done: int, budget: Budget) -> str:
     return f"epsilon {replace(mechanism, steps=done).cost(budget.delta):.3f} of {budget.epsilon:g}"
+
+
+def _posterior(built: Method, state: State, key: Key, certificate: Certificate | None) -> Posterior:
+    draws = jax.jit(jax.vmap(built.draw, (None, 0)))(state, jax.random.split(key, DRAWS))
+    return Posterior(draws, certificate, built, built.points(state) if built.points else None)
+
+
+def _suited_clip(built: Method, placeholder: Record) -> float:
+    if built.clip is not None:
+        return built.clip
+    key = jax.random.key(0)
+    shape = jax.eval_shape(lambda key: built.contribution(built.init(key), placeholder, key, key), key)
+    return 2 * math.sqrt(sum(leaf.size for leaf in jax.tree.leaves(shape)))
+
+
+def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | None) -> Method:
+    if data.size is None:
+        raise ValueError(
+            'clip="adaptive" compares a noisy count with the number of records, and that is not declared. '
+            "Write tacit.PrivateData(records, schema, size=...) with a public figure, about right is enough."
+        )
+    if weights is not None:
+        raise ValueError('clip="adaptive" and weights do not go together: leave one of them out.')
+    return adaptive(built, data.size, _suited_clip(built, data.placeholder))
 
 
 def _default_rate(size: int | None) -> float:

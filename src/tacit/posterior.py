@@ -27,10 +27,19 @@ class Posterior:
         Site name to array, with a leading axis of draws.
     certificate
         What was certified; None when the records were public.
+    points
+        What was estimated without a posterior: name to array, or to a pytree of arrays for a network.
     """
 
-    def __init__(self, draws: dict[str, Array], certificate: Certificate | None, method: Method | None = None) -> None:
+    def __init__(
+        self,
+        draws: dict[str, Array],
+        certificate: Certificate | None,
+        method: Method | None = None,
+        points: dict[str, PyTree] | None = None,
+    ) -> None:
         self.draws = {name: np.asarray(value) for name, value in draws.items()}
+        self.points = jax.tree.map(np.asarray, points or {})
         self.certificate = certificate
         self._method = method
 
@@ -44,10 +53,11 @@ class Posterior:
                 "This posterior does not know its model. Load it with Posterior.load(path, method), where the method "
                 "is the one it was fitted by, built for a record: tacit.vi(model)(data.placeholder)."
             )
-        count = len(next(iter(self.draws.values())))
+        count = len(next(iter(self.draws.values()))) if self.draws else DRAWS
         keys = jax.random.split(key, count)
-        predict = self._method.predict
-        return jax.vmap(lambda draw, key: predict(draw, inputs, key))(jax.tree.map(jnp.asarray, self.draws), keys)
+        predict, points = self._method.predict, jax.tree.map(jnp.asarray, self.points)
+        draws = jax.tree.map(jnp.asarray, self.draws)
+        return jax.vmap(lambda draw, key: predict({**draw, **points}, inputs, key))(draws, keys)
 
     def summary(self) -> dict[str, dict[str, Array]]:
         """Give mean, standard deviation and the central 90% interval of every site.
@@ -110,29 +120,47 @@ class Posterior:
         return data
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write draws and certificate into one ``.npz`` file, all or nothing.
+        """Write draws, points and certificate into one ``.npz`` file, all or nothing.
 
         Privacy: post-processing.
         """
         certificate = "" if self.certificate is None else self.certificate.to_json()
         arrays = {f"draws/{name}": value for name, value in self.draws.items()}
-        write_npz(Path(path), {**arrays, "certificate": np.asarray(certificate)})
+        points = {f"points/{name}": value for name, value in _flat(self.points).items()}
+        write_npz(Path(path), {**arrays, **points, "certificate": np.asarray(certificate)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], method: Method | None = None) -> Posterior:
         """Read what ``save`` wrote; with the method it was fitted by, it can predict again.
+
+        Without the method, the arrays of a network come back one by one, under their paths.
 
         A certificate that was tampered with is refused.
 
         Privacy: post-processing.
         """
         with np.load(path, allow_pickle=False) as file:
-            draws = {name.removeprefix("draws/"): file[name] for name in file.files if name.startswith("draws/")}
+            draws, points = (
+                {name.removeprefix(kind): file[name] for name in file.files if name.startswith(kind)}
+                for kind in ("draws/", "points/")
+            )
             text = str(file["certificate"])
         certificate = Certificate.from_json(text) if text else None
         if certificate is not None:
             certificate.verify()
-        return cls(draws, certificate, method)
+        if method is not None and (find := method.points) is not None:
+            shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
+            points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in _flat(shapes)])
+        return cls(draws, certificate, method, points)
+
+
+def _flat(points: dict[str, PyTree]) -> dict[str, Any]:
+    """Name every array of the points by its path."""
+    return {
+        name + jax.tree_util.keystr(path): leaf
+        for name, tree in points.items()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ class Release(NamedTuple):
 
 
 class Method(NamedTuple):
-    """An inference method: four pure functions, and one more where it can predict.
+    """An inference method: four pure functions, and what else it can tell.
 
     Attributes
     ----------
@@ -54,7 +54,13 @@ class Method(NamedTuple):
         ``draw(state, key) -> dict``. Public: one draw from the posterior.
     predict
         ``predict(draw, inputs, key) -> pytree``. Public: one draw's prediction for new inputs, which are records
-        with a leading axis. Optional.
+        with a leading axis. Optional. ``draw`` holds the points too.
+    points
+        ``points(state) -> dict``. Public: what was estimated without a posterior, such as the parameters of a network.
+        Optional.
+    clip
+        The clip that suits its contributions where the user gives none; without it, twice the square root of their
+        dimension.
     own
         Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, own)``: a secret key that
         belongs to this record in this step alone, for latent variables of a record and for noise of its own.
@@ -65,6 +71,8 @@ class Method(NamedTuple):
     update: Callable[[State, Release, Key], State]
     draw: Callable[[State, Key], dict[str, Array]]
     predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
+    points: Callable[[State], dict[str, PyTree]] | None = None
+    clip: float | None = None
     own: bool = False
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:

@@ -86,8 +86,8 @@ def test_a_subsampled_plate_is_not_counted_twice():
     key = jax.random.key(0)
     mine = plain.contribute(plain.init(key), record, key)
     theirs = other.contribute(other.init(key), record, key)
-    assert np.allclose(mine["w"], theirs["w"], rtol=1e-6)
-    assert np.any(mine["w"] != 0)
+    assert np.allclose(mine["latents"][0]["w"], theirs["latents"][0]["w"], rtol=1e-6)
+    assert np.any(mine["latents"][0]["w"] != 0)
 
 
 def test_constrained_latents_and_deterministic_sites():
@@ -112,8 +112,8 @@ def test_the_optimiser_may_be_chosen():
 
     placeholder = {"x": np.zeros(WIDTH, np.float32), "y": np.float32(0)}
     key = jax.random.key(0)
-    gradient = {"w": jnp.ones(WIDTH)}
-    release = tacit.Release(gradient, {"w": jnp.float32(0)}, jnp.float32(1), gradient)
+    gradient = {"latents": [{"w": jnp.ones(WIDTH)}], "params": {}}
+    release = tacit.Release(gradient, gradient, jnp.float32(1), gradient)
     moved = {}
     for rate in (0.0, 0.1):
         method = tacit.vi(linear, optimizer=optax.sgd(rate))(placeholder)

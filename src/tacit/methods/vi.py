@@ -10,42 +10,53 @@
 
 phi is ``params``, T the ``guide``, w ``latents`` (unconstrained coordinates), phibar ``average``, G ``release.full``.
 Prior and entropy never pass the wall: they are exact. d3p puts the whole ELBO of a record through it instead, with one
-guide draw a record, which wastes the norm on terms that need no protection (METHODS 19.1).
+guide draw a record, which wastes the norm on terms that need no protection (METHODS 19.1; papers/d3p/forms.py).
+
+Where every record has latents z_i of its own, log p(x_i | w) is log p(x_i, z_i | w) - log q(z_i | x_i, w) with z_i
+drawn by the record's own secret key; and parameters that it is computed from directly (a decoder's, an encoder's) have
+their gradient next to u_i in the contribution.
+
+A Laplace guide is a point; its covariance is the inverse of the curvature there, and that is a sum over records too.
 """
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpyro
+import numpy as np
 import optax
-from numpyro.distributions import biject_to, constraints
-from numpyro.infer.autoguide import AutoGuide, AutoNormal
-from numpyro.infer.initialization import init_to_median
-from numpyro.infer.util import compute_log_probs
+from jax.flatten_util import ravel_pytree
+from numpyro.infer.autoguide import AutoGuide, AutoLaplaceApproximation
 
+from tacit.model import Function, Reading, Values
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
-Model = Callable[..., Any]
+CURVATURE_EVERY = 10
+"""Under a Laplace guide, one step in so many asks for the curvature instead of the score."""
 
 
 class VIState(NamedTuple):
-    """Guide parameters in unconstrained coordinates, their average, the optimiser's memory, the number of steps."""
+    """Parameters in unconstrained coordinates, their average, the optimiser's memory, the number of steps.
 
-    params: dict[str, Array]
-    average: dict[str, Array]
+    ``curvature`` is the averaged negative Hessian of the log likelihood, empty but for a Laplace guide.
+    """
+
+    params: Values
+    average: Values
     optimizer: Any
     step: Array
+    curvature: Array
 
 
 def vi(
-    model: Model,
-    guide: Model | type[AutoGuide] | None = None,
+    model: Function,
+    guide: Function | type[AutoGuide] | None = None,
     optimizer: optax.GradientTransformation | None = None,
+    draws: int = 1,
 ) -> MethodFor:
     """Fit a guide to the posterior of a NumPyro model by private variational inference.
 
@@ -56,69 +67,65 @@ def vi(
     model
         A NumPyro model with one plate over records, whose length follows its arguments. It is called with the columns
         of the records as keyword arguments (a dictionary of records) or positional ones (a tuple); for predictions the
-        observed ones are left out, so give them the default ``None``.
+        observed ones are left out, so give them the default ``None``. Parameters without a prior (``numpyro.param``, a
+        network by ``eqx_module``) are estimated as points.
     guide
-        A NumPyro guide, an AutoGuide class, or nothing for ``AutoNormal``.
+        A NumPyro guide, an AutoGuide or its class, or nothing for ``AutoNormal``. A model with latents inside the
+        plate needs a guide that computes their distribution from the record.
     optimizer
         An optax optimiser; by default Adam with a decreasing rate.
+    draws
+        Number of guide draws a step, shared by all records. More of them steady the gradient at more computation and
+        the same privacy; the noise in their mean stays what it was.
 
     Returns
     -------
     MethodFor
         To be handed to ``tacit.fit``.
     """
+    if draws < 1:
+        raise ValueError(f"draws is {draws}; a step needs at least one draw of the guide. Write draws=1.")
     optimizer = optimizer or optax.adam(lambda step: 0.2 / (1 + step / 20) ** 0.75, b2=0.99)
 
     def build(placeholder: Record) -> Method:
-        placeholder = jax.tree.map(jnp.asarray, placeholder)
-        sites = _find_sites(model, placeholder)
-        around = _guide(model, guide, sites)
-        one = _repeat(placeholder, 1)
-        into_params = _parameter_transforms(around, one)
-
-        def sample_guide(params: dict[str, Array], key: Key) -> tuple[dict[str, Array], Array]:
-            """Draw the latents (constrained) and give the log density of the guide there."""
-            values = {name: into_params[name](value) for name, value in params.items()}
-            filled = numpyro.handlers.seed(numpyro.handlers.substitute(around, data=values), key)
-            trace = numpyro.handlers.trace(filled).get_trace(*_arguments(one), **_keywords(one))
-            log_density = sum(
-                jnp.sum(site["fn"].log_prob(site["value"])) for site in trace.values() if site["type"] == "sample"
-            )
-            return {name: trace[name]["value"] for name in sites.latents}, jnp.asarray(log_density)
-
-        def latents(params: dict[str, Array], key: Key) -> dict[str, Array]:
-            return sites.unconstrain(sample_guide(params, key)[0])
-
-        def log_probs(draw: dict[str, Array], rows: PyTree) -> dict[str, Array]:
-            # Every latent is given by the draw; the key is only asked for by a plate that subsamples.
-            seeded = numpyro.handlers.seed(model, jax.random.key(0))
-            return compute_log_probs(seeded, _arguments(rows), _keywords(rows), draw)[0]
-
-        def log_likelihood(w: dict[str, Array], record: Record) -> Array:
-            rows = jax.tree.map(lambda leaf: leaf[None], record)
-            terms = log_probs(sites.constrain(w), rows)
-            return sum((terms[name] / scale for name, scale in sites.observed.items()), jnp.float32(0))
-
-        def log_prior(draw: dict[str, Array]) -> Array:
-            terms = log_probs(draw, one)
-            return sum((terms[name] for name in sites.latents), jnp.float32(0))
+        reading = Reading(model, guide, placeholder)
+        laplace = _Laplace(reading) if _is_laplace(guide) else None
 
         def init(key: Key) -> VIState:
-            trace = numpyro.handlers.trace(numpyro.handlers.seed(around, key)).get_trace(
-                *_arguments(one), **_keywords(one)
-            )
-            params = {name: into_params[name].inv(trace[name]["value"]) for name in into_params}
-            return VIState(params, params, optimizer.init(params), jnp.int32(0))
+            params = reading.init(key)
+            curvature = jnp.zeros((laplace.size, laplace.size) if laplace else (0, 0))
+            return VIState(params, params, optimizer.init(params), jnp.int32(0), curvature)
 
-        def contribute(state: VIState, record: Record, key: Key) -> dict[str, Array]:
-            return jax.grad(log_likelihood)(latents(state.params, key), record)
+        def contribute(state: VIState, record: Record, key: Key, own: Key | None = None) -> PyTree:
+            def term(w: dict[str, Array], direct: Values) -> Array:
+                return reading.record_term({**state.params, **direct}, reading.constrain(w), record, own)
+
+            direct = {name: state.params[name] for name in reading.direct}
+            scores, slopes = [], []
+            for each in _split(key, draws):
+                w = reading.unconstrain(reading.sample_guide(state.params, each)[0])
+                score, slope = jax.grad(term, (0, 1))(w, direct)
+                scores.append(score)
+                slopes.append(slope)
+            # Scaled so that the norm is that of one draw's score, whatever their number.
+            contribution = {"latents": _times(1 / math.sqrt(draws), scores), "params": _mean(slopes)}
+            return laplace.contribute(state, contribution, term, direct) if laplace else contribution
 
         def update(state: VIState, release: Release, key: Key) -> VIState:
-            def loss(params: dict[str, Array]) -> Array:
-                draw, log_density = sample_guide(params, key)
-                w = sites.unconstrain(draw)
-                likelihood = sum(jnp.sum(release.full[name] * w[name]) for name in w)
-                return log_density - likelihood - log_prior(draw)
+            if laplace:
+                return laplace.update(state, release, lambda: step_along(state, release.full["score"], key))
+            return step_along(state, release.full, key)
+
+        def step_along(state: VIState, full: PyTree, key: Key) -> VIState:
+            scores = _times(math.sqrt(draws), full["latents"])
+
+            def loss(params: Values) -> Array:
+                total = -_inner(full["params"], {name: params[name] for name in reading.direct})
+                for score, each in zip(scores, _split(key, draws), strict=True):
+                    draw, log_density = reading.sample_guide(params, each)
+                    log_joint = _inner(score, reading.unconstrain(draw)) + reading.log_prior(params, draw)
+                    total += (log_density - log_joint) / draws
+                return total
 
             gradient = jax.grad(loss)(state.params)
             change, memory = optimizer.update(gradient, state.optimizer, state.params)
@@ -126,189 +133,93 @@ def vi(
             # Weights that grow like t**3: the start is forgotten, the tail is averaged.
             share = 4 / (state.step + 4)
             average = jax.tree.map(lambda old, new: old + share * (new - old), state.average, params)
-            return VIState(params, average, memory, state.step + 1)
+            return VIState(params, average, memory, state.step + 1, state.curvature)
 
         def draw(state: VIState, key: Key) -> dict[str, Array]:
-            return sample_guide(state.average, key)[0]
+            return laplace.draw(state, key) if laplace else reading.sample_guide(state.average, key)[0]
 
-        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            filled = numpyro.handlers.seed(numpyro.handlers.substitute(model, data=draw), key)
-            trace = numpyro.handlers.trace(filled).get_trace(*_arguments(inputs), **_keywords(inputs))
-            wanted = [name for name, site in trace.items() if name in sites.observed or site["type"] == "deterministic"]
-            return {name: trace[name]["value"] for name in wanted}
+        def points(state: VIState) -> Values:
+            values = reading.constrain_params(state.average)
+            return {name: values[name] for name in reading.direct}
 
-        return Method(init, contribute, update, draw, predict)
+        return Method(init, contribute, update, draw, reading.predict, points, reading.clip, own=bool(reading.local))
 
     return build
 
 
-class _Sites(NamedTuple):
-    """The split of a model: observed sites inside the plate are private, latent sites outside it are public."""
+class _Laplace:
+    """The covariance of a Laplace guide: each tenth step asks for the curvature at the average instead of the score."""
 
-    observed: dict[str, float]  # with the factor by which the plate scales them, which is undone
-    latents: dict[str, Any]  # with the transform from unconstrained coordinates
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        params = jax.eval_shape(reading.init, jax.random.key(0))
+        flat = jax.eval_shape(lambda params: ravel_pytree(self._centre(params))[0], params)
+        self.size = flat.shape[0]
+        self.rows, self.columns = np.triu_indices(self.size)
 
-    def constrain(self, w: dict[str, Array]) -> dict[str, Array]:
-        return {name: self.latents[name](value) for name, value in w.items()}
+    def contribute(self, state: VIState, score: PyTree, term: Callable[..., Array], direct: Values) -> PyTree:
+        flat, shaped = ravel_pytree(self._centre(state.average))
 
-    def unconstrain(self, draw: dict[str, Array]) -> dict[str, Array]:
-        return {name: self.latents[name].inv(value) for name, value in draw.items()}
+        def curvature() -> Array:
+            hessian = jax.hessian(lambda flat: -term(shaped(flat), direct))(flat)[self.rows, self.columns]
+            # Off the diagonal twice in the matrix, hence sqrt(2): the norm is that of the whole matrix.
+            return jnp.where(self.rows == self.columns, hessian, math.sqrt(2) * hessian)
 
+        nothing = jnp.zeros(len(self.rows), flat.dtype)
+        parts = (score, nothing)
+        parts = jax.lax.cond(_asks(state), lambda: (_times(0, score), curvature()), lambda: parts)
+        return {"score": parts[0], "curvature": parts[1]}
 
-def _find_sites(model: Model, placeholder: Record) -> _Sites:
-    _refuse_data_in_priors(model, placeholder)
-    one, two, three = (_trace(model, _repeat(placeholder, n)) for n in (1, 2, 3))
-    plates = {name for name, n in _plates(two).items() if n == 2 and _plates(three).get(name) == 3}
-    if not plates:
-        raise ValueError(
-            "The model has no plate over records: no plate's length follows the model's arguments, so tacit cannot "
-            "tell one record's term from another's. Write: with numpyro.plate('records', x.shape[0]): ... around the "
-            "observed sites."
-        )
-    observed, latents = {}, {}
-    for name, site in one.items():
-        inside = [frame for frame in site.get("cond_indep_stack", ()) if frame.name in plates]
-        if site["type"] == "param":
-            raise ValueError(
-                f"The model has the parameter {name!r}. A parameter without a prior has no posterior; "
-                "write numpyro.sample with a prior instead."
-            )
-        if site["type"] != "sample":
-            continue
-        if site["is_observed"] and not inside:
-            raise ValueError(
-                f"The observed site {name!r} is outside the plate over records ({', '.join(sorted(plates))}). Its "
-                "gradient could not be bounded record by record; move it inside the plate."
-            )
-        if site["is_observed"]:
-            observed[name] = float(site["scale"] or 1.0)
-        elif inside:
-            raise ValueError(
-                f"The latent site {name!r} is inside the plate over records: every record would have a latent variable "
-                "of its own. Sum it out of the likelihood, or give it to groups that the schema declares."
-            )
-        elif site["fn"].support.is_discrete:
-            raise ValueError(
-                f"The latent site {name!r} is discrete and has no gradient; sum it out, for example by a mixture "
-                "distribution (numpyro.distributions.MixtureSameFamily)."
-            )
-        else:
-            latents[name] = biject_to(site["fn"].support)
-    if not observed:
-        raise ValueError(
-            "The model observes nothing: pass the records' columns as obs=... inside the plate over records."
-        )
-    if not latents:
-        raise ValueError("The model has no latent site: there is nothing to infer.")
-    _refuse_mixed_records(model, placeholder, list(observed))
-    return _Sites(observed, latents)
+    def update(self, state: VIState, release: Release, otherwise: Callable[[], VIState]) -> VIState:
+        upper = release.full["curvature"] * jnp.where(self.rows == self.columns, 1, math.sqrt(0.5))
+        matrix = jnp.zeros_like(state.curvature).at[self.rows, self.columns].set(upper)
+        matrix = matrix + matrix.T - jnp.diag(jnp.diag(matrix))
+        share = 4 / (state.step // CURVATURE_EVERY + 4)
+        asked = state._replace(step=state.step + 1, curvature=state.curvature + share * (matrix - state.curvature))
+        return jax.lax.cond(_asks(state), lambda: asked, otherwise)
+
+    def draw(self, state: VIState, key: Key) -> dict[str, Array]:
+        flat, shaped = ravel_pytree(self._centre(state.average))
+
+        def log_prior(flat: Array) -> Array:
+            w = shaped(flat)
+            draw = self.reading.constrain(w)
+            volume = [jnp.sum(self.reading.latents[name].log_abs_det_jacobian(w[name], draw[name])) for name in w]
+            return self.reading.log_prior(state.average, draw) + sum(volume)
+
+        # What noise made negative is no information: there the prior stands alone.
+        values, vectors = jnp.linalg.eigh(state.curvature)
+        precision = (vectors * jnp.maximum(values, 0)) @ vectors.T - jax.hessian(log_prior)(flat)
+        values, vectors = jnp.linalg.eigh(precision)
+        values = jnp.maximum(values, 1e-6 * jnp.max(jnp.abs(values)))
+        normal = jax.random.normal(key, flat.shape)
+        return self.reading.constrain(shaped(flat + vectors @ (normal / jnp.sqrt(values))))
+
+    def _centre(self, params: Values) -> dict[str, Array]:
+        # A Laplace guide is a point while it is fitted: any key draws it.
+        return self.reading.unconstrain(self.reading.sample_guide(params, jax.random.key(0))[0])
 
 
-def _refuse_data_in_priors(model: Model, placeholder: Record) -> None:
-    """Refuse a model whose public terms are computed from the records."""
-
-    def terms(rows: PyTree) -> list[Array]:
-        sites = _trace(model, rows).values()
-        public = [site for site in sites if site["type"] == "sample" and not site["is_observed"]]
-        # A site in a plate of two may belong to the records: it is looked at, and refused, later.
-        apart = [site for site in public if all(frame.size != 2 for frame in site["cond_indep_stack"])]
-        return [site["fn"].log_prob(site["value"]) for site in apart]
-
-    jaxpr = jax.make_jaxpr(terms)(_repeat(placeholder, 2)).jaxpr
-    tainted = set(jaxpr.invars)
-    for equation in jaxpr.eqns:
-        if any(atom in tainted for atom in equation.invars if not hasattr(atom, "val")):
-            tainted.update(equation.outvars)
-    if any(atom in tainted for atom in jaxpr.outvars if not hasattr(atom, "val")):
-        raise ValueError(
-            "A prior of the model is computed from the records. It would be used outside the wall; take its constants "
-            "from the schema or from public knowledge."
-        )
+def _asks(state: VIState) -> Array:
+    return state.step % CURVATURE_EVERY == CURVATURE_EVERY - 1
 
 
-def _refuse_mixed_records(model: Model, placeholder: Record, observed: list[str]) -> None:
-    """Refuse a model in which one record's term depends on the other records: the wall shows it one at a time."""
-    count = 3
-
-    def total(rows: PyTree) -> float:
-        trace = _trace(model, rows)
-        terms = [trace[name]["fn"].log_prob(trace[name]["value"]) for name in observed]
-        return float(sum(jnp.sum(term) for term in terms))
-
-    for spread in (jax.random.normal, jax.random.uniform):  # the second for columns that must be positive
-
-        def made_up(leaf: Array, spread: Any = spread) -> Array:
-            shape = (count, *jnp.shape(leaf))
-            if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-                return jnp.asarray(leaf) + spread(jax.random.key(1), shape)
-            return jax.random.bernoulli(jax.random.key(2), shape=shape).astype(jnp.result_type(leaf))
-
-        rows = jax.tree.map(made_up, placeholder)
-        # Made-up values outside a distribution's support say nothing, and are nothing to warn of.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                together = total(rows)
-                apart = sum(total(jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], rows)) for i in range(count))
-            except ValueError:
-                continue
-        if jnp.isfinite(together) and abs(together - apart) > 1e-3 * (1 + abs(together)):
-            raise ValueError(
-                "A record's likelihood depends on the other records, for example by a mean over them. A contribution "
-                "is made of one record alone, so the model would be another one behind the wall; use public constants."
-            )
+def _is_laplace(guide: Any) -> bool:
+    return isinstance(guide, AutoLaplaceApproximation) or guide is AutoLaplaceApproximation
 
 
-def _repeat(placeholder: Record, n: int) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], n, axis=0), placeholder)
+def _split(key: Key, draws: int) -> list[Key]:
+    return [key] if draws == 1 else list(jax.random.split(key, draws))
 
 
-def _trace(model: Model, rows: PyTree) -> dict[str, Any]:
-    # The key only fills the latents of a trace that is read for its structure.
-    seeded = numpyro.handlers.seed(model, jax.random.key(0))
-    try:
-        return numpyro.handlers.trace(seeded).get_trace(*_arguments(rows), **_keywords(rows))
-    except Exception as error:
-        raise ValueError(
-            f"The model does not run on placeholder records: {error}. It must take its records as arguments "
-            f"({_signature(rows)}) and must not capture them; a plate's length must come from them, as in x.shape[0]."
-        ) from error
+def _times(factor: float, tree: PyTree) -> PyTree:
+    return tree if factor == 1 else jax.tree.map(lambda leaf: factor * leaf, tree)
 
 
-def _plates(trace: dict[str, Any]) -> dict[str, int]:
-    return {frame.name: frame.size for site in trace.values() for frame in site.get("cond_indep_stack", ())}
+def _mean(trees: list[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *trees) if len(trees) > 1 else trees[0]
 
 
-def _guide(model: Model, guide: Model | type[AutoGuide] | None, sites: _Sites) -> Model:
-    if guide is None:
-        guide = AutoNormal
-    if isinstance(guide, type) and issubclass(guide, AutoGuide):
-        # An AutoGuide evaluates its model at set-up; without the likelihood no placeholder value can disturb it.
-        prior = numpyro.handlers.block(model, hide=list(sites.observed))
-        return guide(prior, init_loc_fn=init_to_median)  # type: ignore[call-arg]
-    return guide
-
-
-def _parameter_transforms(guide: Model, one: PyTree) -> dict[str, Any]:
-    # An AutoGuide keeps what this first call sets up; the key only makes the structure, values come from init.
-    seeded = numpyro.handlers.seed(guide, jax.random.key(0))
-    trace = numpyro.handlers.trace(seeded).get_trace(*_arguments(one), **_keywords(one))
-    return {
-        name: biject_to(site["kwargs"].get("constraint", constraints.real))
-        for name, site in trace.items()
-        if site["type"] == "param"
-    }
-
-
-def _arguments(rows: PyTree) -> tuple[Any, ...]:
-    if isinstance(rows, dict):
-        return ()
-    return tuple(rows) if isinstance(rows, tuple | list) else (rows,)
-
-
-def _keywords(rows: PyTree) -> dict[str, Any]:
-    return rows if isinstance(rows, dict) else {}
-
-
-def _signature(rows: PyTree) -> str:
-    return ", ".join(rows) if isinstance(rows, dict) else f"{len(_arguments(rows))} positional"
+def _inner(one: PyTree, two: PyTree) -> Array:
+    parts = jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), one, two))
+    return sum(parts, jnp.asarray(0.0))
