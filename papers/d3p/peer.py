@@ -124,7 +124,7 @@ def made_up(records, columns, binary):
 
 
 def answer(request):
-    """Give the seconds that one unit of what is asked for takes."""
+    """Give the seconds that one unit of what is asked for takes: by the clock, and on the processor."""
     what, number = request.pop("what"), request.pop("number", 1)
     if what == "versions":
         from importlib.metadata import version
@@ -139,9 +139,9 @@ def answer(request):
     program = build(**request)
     if build.cache_info().misses > known:
         program(1)
-    start = time.perf_counter()
+    wall, cpu = time.perf_counter(), time.process_time()
     program(number)
-    return {"seconds": (time.perf_counter() - start) / number}
+    return {"wall": (time.perf_counter() - wall) / number, "cpu": (time.process_time() - cpu) / number}
 
 
 def main():
