@@ -138,7 +138,7 @@ def measure(model: str, batches: list[int], peer: Peer | None, rounds: int, seco
 
 def enough(step: Time, seconds: float) -> int:
     """Give a number of steps that lasts about so long."""
-    return int(min(max(seconds / step.cpu, 1), 2000))
+    return int(min(max(seconds / step.wall, 1), 2000))
 
 
 def line(row: dict[str, Any]) -> str:
@@ -190,7 +190,7 @@ def main() -> None:
     for model in models:
         print(f"\n{model}: milliseconds a step, by the clock / on the processor; subsets of {RECORDS} records")
         print(f"\n| subset | {' | '.join(NAMES.values())} | tacit, ratio | d3p, ratio |\n|{'---|' * 7}")
-        results[model] = measure(model, batches, peer, 1 if options.quick else 5, 0.2 if options.quick else 1.0)
+        results[model] = measure(model, batches, peer, 1 if options.quick else 7, 0.2 if options.quick else 0.4)
     print(f"\nthe paper: {THEIRS}")
     if out:
         figures = {

@@ -22,17 +22,13 @@ MISSING = "d3p not installed: run make peer (papers/d3p/peer.sh); its columns ar
 class Time(NamedTuple):
     """Seconds of one unit, by the clock and on the processor (all threads together).
 
-    On a machine that others use both are too long: the clock for a long program, which always meets their load; the
-    processor for a short one under an old jaxlib, whose idle threads spin, and for one that keeps two cores busy.
+    On a shared machine the clock is too long for a long program, which always meets the others' load, and right for a
+    short one that is repeated until it slips through. Processor time is right for a long program of one thread. It is
+    too long for threads that spin, and of no use for milliseconds: it is booked at the kernel's ticks.
     """
 
     wall: float
     cpu: float
-
-    @property
-    def least(self) -> float:
-        """The smaller one: each is an upper bound for a program of one thread left alone."""
-        return min(self)
 
 
 Timer = Callable[[], Time]
