@@ -167,7 +167,7 @@ class _Laplace:
 
         nothing = jnp.zeros(len(self.rows), flat.dtype)
         parts = (score, nothing)
-        parts = jax.lax.cond(_asks(state), lambda: (_times(0, score), curvature()), lambda: parts)
+        parts = jax.lax.cond(_asks(state), lambda: (_times(0.0, score), curvature()), lambda: parts)
         return {"score": parts[0], "curvature": parts[1]}
 
     def update(self, state: VIState, release: Release, otherwise: Callable[[], VIState]) -> VIState:
