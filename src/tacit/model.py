@@ -306,10 +306,10 @@ class Reading:
                     )
 
     def _refuse_data_in_public_terms(self, plates: set[str]) -> None:
-        public = [*self.latents, *self._public]
+        public, params = [*self.latents, *self._public], self._made_up_params()
 
         def model_terms(rows: PyTree) -> Any:
-            terms, _ = self._model.log_probs(rows, {})
+            terms, _ = self._model.log_probs(rows, params)
             return [terms[name] for name in public]
 
         def guide_terms(rows: PyTree) -> Any:
@@ -390,9 +390,7 @@ class _Run(NamedTuple):
         filled = numpyro.handlers.substitute(self.function, data=values or {})
         seeded = numpyro.handlers.seed(filled, jax.random.key(0) if key is None else key)
         try:
-            return numpyro.handlers.trace(_every_row(seeded, self.kind == "guide")).get_trace(
-                *_positional(rows), **_named(rows)
-            )
+            return numpyro.handlers.trace(_every_row(seeded)).get_trace(*_positional(rows), **_named(rows))
         except Exception as error:
             raise ValueError(
                 f"The {self.kind} does not run on placeholder records: {error}. It must take its records as arguments "
@@ -410,7 +408,7 @@ class _Run(NamedTuple):
         self, rows: PyTree, values: Values, key: Key | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
         seeded = numpyro.handlers.seed(self.function, jax.random.key(0) if key is None else key)
-        return compute_log_probs(_every_row(seeded), _positional(rows), _named(rows), values)
+        return compute_log_probs(_every_row(seeded, self.kind == "guide"), _positional(rows), _named(rows), values)
 
 
 class _EveryRow(Messenger):  # type: ignore[misc]
@@ -426,8 +424,8 @@ class _EveryRow(Messenger):  # type: ignore[misc]
     def process_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "prng_key" and not self.keys:
             raise ValueError(
-                "it asks for a random key (numpyro.prng_key, dropout), but a record's term must be a function of the "
-                "record and the latents. Write the randomness as a latent, or put it into the guide"
+                "The model asks for a random key (numpyro.prng_key, dropout), but a record's term must be a function "
+                "of the record and the latents. Write the randomness as a latent, or put it into the guide."
             )
         if message["type"] == "plate" and self.length in message["args"]:
             message["args"] = (message["args"][0], self.length)

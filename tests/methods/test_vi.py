@@ -215,7 +215,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("wide", "tolerance"), [(False, 1e-6), (True, 1e-12)], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("wide", "tolerance"),
+    [(False, 1e-6), pytest.param(True, 1e-12, marks=pytest.mark.slow)],
+    ids=["float32", "float64"],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_without_privacy_goes_along_numpyros_gradient(name, wide, tolerance):
     with jax.enable_x64(wide):

@@ -34,9 +34,9 @@ def _on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("script", "more", "result"),
     [
-        ("hierarchical", ("--figure", "4"), "figure4"),
-        ("mixture", (), "mixture"),
-        pytest.param("adult", (), "adult", marks=NEEDS_DATA),
+        pytest.param("hierarchical", ("--figure", "4"), "figure4", marks=pytest.mark.slow),
+        pytest.param("mixture", (), "mixture", marks=pytest.mark.slow),
+        pytest.param("adult", (), "adult", marks=[NEEDS_DATA, pytest.mark.slow]),
         pytest.param("logistic", (), "logistic", marks=pytest.mark.slow),
         pytest.param("forms", (), "forms", marks=pytest.mark.slow),
         pytest.param("hierarchical", ("--figure", "5"), "figure5", marks=pytest.mark.slow),
@@ -82,7 +82,11 @@ def test_d3ps_form_is_the_gradient_of_the_elbo() -> None:
 
     guide = AutoNormal(model, init_loc_fn=init_to_median)
     trace = numpyro.handlers.trace(numpyro.handlers.seed(guide, 0)).get_trace(**records)
-    into = {n: biject_to(s["kwargs"]["constraint"]) for n, s in trace.items() if s["type"] == "param"}
+    into = {
+        n: biject_to(s["kwargs"].get("constraint", dist.constraints.real))
+        for n, s in trace.items()
+        if s["type"] == "param"
+    }
 
     def elbo(params: dict[str, jax.Array]) -> jax.Array:
         return -Trace_ELBO().loss(key, {n: into[n](v) for n, v in params.items()}, model, guide, **records)

@@ -36,6 +36,7 @@ def run(script: str, out: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_sampler(tmp_path: Path) -> None:
     printed = run("sampler.py", tmp_path)
     assert "d3p not installed: run make peer" in printed
@@ -44,6 +45,7 @@ def test_sampler(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "sampler.png").stat().st_size < 150_000
 
 
+@pytest.mark.slow
 def test_batch(tmp_path: Path) -> None:
     assert "tacit, ratio" in run("batch.py", tmp_path)
     rows = json.loads((tmp_path / "results" / "batch.json").read_text())["logistic"]
