@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs bench slow clean
+.PHONY: demo test lint docs bench peer slow clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,9 @@ docs: .venv/ready      ## the documentation, into site/
 
 bench: .venv/ready     ## the private step against the same step without privacy
 	$(BIN)/python benchmarks/step.py
+
+peer:                  ## d3p 0.2.0 beside tacit, for papers/d3p; needs Python 3.11
+	papers/d3p/peer.sh
 
 clean:
 	rm -rf .venv site demo

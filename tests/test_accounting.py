@@ -95,6 +95,39 @@ def test_calibration_holds_by_a_second_accountant():
         assert judge.get_epsilon(delta) >= 0.98
 
 
+def test_subsets_of_a_fixed_size_cost_more():
+    # FACTS 1: "5.09 tight" and "3.620 under substitution", against .865 and 1.578 by Poisson subsets.
+    assert accounting.epsilon(256 / 60000, 1.3, 3515, 1e-5, "replace-one", True) == pytest.approx(5.09, abs=5e-3)
+    setting = (0.5, 1 / 60000, 128 / 60000, 9375, "replace-one", True)
+    noise = accounting.noise_multiplier(*setting)
+    assert noise == pytest.approx(3.620, rel=1e-3)
+    assert accounting.delta(128 / 60000, noise, 9375, 0.5, "replace-one", True) <= 1 / 60000
+    with pytest.raises(ValueError, match="adjacency='replace-one'"):
+        accounting.epsilon(0.1, 1.0, 10, 1e-5, fixed_size=True)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps"), [(0.02, 2.0, 400), (0.3, 2.5, 4), (0.001, 0.9, 2000), (0.5, 9, 50)]
+)
+def test_subsets_of_a_fixed_size_by_a_second_accountant(rate, noise, steps):
+    import dp_accounting
+    from dp_accounting.pld import privacy_loss_distribution
+
+    found = accounting.epsilon(rate, noise, steps, 1e-5, "replace-one", True)
+    # Between one direction only, and records of twice the norm of which one is exchanged in Poisson subsets.
+    low, high = (
+        privacy_loss_distribution.from_gaussian_mechanism(noise / 2, sampling_prob=rate, neighboring_relation=relation)
+        .self_compose(steps)
+        .get_epsilon_for_delta(1e-5)
+        for relation in (
+            dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+            dp_accounting.NeighboringRelation.REPLACE_ONE,
+        )
+    )
+    assert 0.999 * low <= found <= 1.001 * high
+    assert found >= accounting.epsilon(rate, noise, steps, 1e-5, "replace-one")
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 5.0, 30.0])
 @pytest.mark.parametrize("mu", [1e-3, 0.05, 0.3, 1.0, 4.0, 9.0])
 def test_full_data_delta_is_exact_and_never_below(epsilon, mu):

@@ -16,6 +16,7 @@ import pytest
 import tacit
 
 ROOT = Path(__file__).parents[1]
+NO_CERTIFICATE = "ignore:tacit.compat.d3p gives no certificate"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -48,8 +49,9 @@ def quick_compiler() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.mark.filterwarnings(NO_CERTIFICATE)
 @pytest.mark.usefixtures("quick_compiler")
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md", "docs/from-d3p.md"])
 def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = list(python_blocks((ROOT / page).read_text(encoding="utf-8")))
@@ -59,6 +61,7 @@ def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypat
         exec(compile(block, page, "exec", dont_inherit=True), shared)
 
 
+@pytest.mark.filterwarnings(NO_CERTIFICATE)
 @pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("script", EXAMPLES, ids=name)
 def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_a_release_has_the_shape_of_a_contribution(name: str, opened: Callable[[
     method, data, start, *_ = opened(name)
     step = _Step(method, data, MECHANISM, start)
     contribution = method.contribute(start, one_record(name), KEY)
-    release = step._release(lattice.zero(step.dimension))
+    release = step._release(step.zero())
     for part in (release.total, release.full):
         assert jax.tree.map(jnp.shape, part) == jax.tree.map(jnp.shape, contribution)
     assert jax.tree.structure(release.noise_std) == jax.tree.structure(contribution)

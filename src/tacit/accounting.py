@@ -11,8 +11,12 @@ has the closed forms::
     add      δ(t) = q e^(t+z) G(-z),           e^z = 1 + (e^-t - 1) / q
     replace  δ(t) = q (G(w - c) + e^(t-w-c) G(w + c)),   c = 1 / 2s²,
              w = t/2 + asinh(sinh(t/2) e^c (1 - q) / q)
+    exchange as remove with s / 2, in both directions
 
-(METHODS 0.1 has the dominating pairs.) They are joined by connect-the-dots (Doroshenko et al. 2022) into a
+(METHODS 0.1 has the dominating pairs.) The last is for subsets of a fixed size, drawn without replacement: where a
+record is not drawn another one is, so its subsets and those without it differ by up to twice the clip, as do its
+subsets and those of the record that replaces it; advanced joint convexity (Balle, Barthe and Gaboardi 2018) does the
+rest. The curves are joined by connect-the-dots (Doroshenko et al. 2022) into a
 privacy loss distribution on a grid, which dominates the true one whatever the grid; dp-accounting composes it
 and reads δ and ε off it. The grid is fine enough that the bound is within about 0.1% of the truth. At rate 1
 the exact Gaussian formula is used. What floating-point arithmetic may lose is added: see `rounding_slack`.
@@ -35,6 +39,9 @@ Floats = npt.NDArray[np.float64]
 
 ADJACENCIES = ("add-remove", "replace-one")
 """The neighbour relations the accountant knows."""
+
+_FIXED_SIZE = "replace-one, fixed size"
+# What stands for "replace-one" inside this module where subsets have a fixed size; no adjacency of its own.
 
 ORDERS = (2, 3, 4, 6, 9, 13, 20, 30, 45, 68, 100, 150, 230, 350, 500, 750, 1100, 1700)
 """The Rényi orders of `spent`, fixed in advance because a filter may not choose them after looking."""
@@ -72,7 +79,14 @@ _LEAST_NOISE = 0.02
 _MOST_NOISE = 1e9
 
 
-def epsilon(rate: float, noise_multiplier: float, steps: int, delta: float, adjacency: str = "add-remove") -> float:
+def epsilon(
+    rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    adjacency: str = "add-remove",
+    fixed_size: bool = False,
+) -> float:
     """Return a certified upper bound on ε at the given δ.
 
     Parameters
@@ -87,6 +101,9 @@ def epsilon(rate: float, noise_multiplier: float, steps: int, delta: float, adja
         The δ of the (ε, δ) statement, in (0, 1).
     adjacency
         "add-remove" or "replace-one".
+    fixed_size
+        Whether subsets are drawn without replacement with a size fixed in advance, `rate` times the number of records,
+        and not as Poisson subsets. tacit draws none such; they need "replace-one" and cost much more.
 
     Returns
     -------
@@ -96,11 +113,18 @@ def epsilon(rate: float, noise_multiplier: float, steps: int, delta: float, adja
     Privacy: public.
     """
     rate, noise, steps = _recipe("epsilon", rate, noise_multiplier, steps, adjacency)
-    return _epsilon(rate, noise, steps, check_delta("epsilon", delta), adjacency)
+    return _epsilon(rate, noise, steps, check_delta("epsilon", delta), _relation("epsilon", adjacency, fixed_size))
 
 
-def delta(rate: float, noise_multiplier: float, steps: int, epsilon: float, adjacency: str = "add-remove") -> float:
-    """Return a certified upper bound on δ at the given ε.
+def delta(
+    rate: float,
+    noise_multiplier: float,
+    steps: int,
+    epsilon: float,
+    adjacency: str = "add-remove",
+    fixed_size: bool = False,
+) -> float:
+    """Return a certified upper bound on δ at the given ε; the recipe is that of `epsilon`.
 
     Privacy: public.
     """
@@ -111,10 +135,17 @@ def delta(rate: float, noise_multiplier: float, steps: int, epsilon: float, adja
             f"delta(epsilon={epsilon}): epsilon must be a number of at least 0, because it bounds a ratio of "
             "probabilities from above; write e.g. epsilon=1.0."
         )
-    return _delta(rate, noise, steps, epsilon, adjacency)
+    return _delta(rate, noise, steps, epsilon, _relation("delta", adjacency, fixed_size))
 
 
-def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, adjacency: str = "add-remove") -> float:
+def noise_multiplier(
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    adjacency: str = "add-remove",
+    fixed_size: bool = False,
+) -> float:
     """Return the smallest noise multiplier whose certified ε does not exceed the one asked for.
 
     The result is rounded up to six digits and then checked with `epsilon`, so `epsilon(...)` of the result is
@@ -144,7 +175,7 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, adja
             "write a delta far below one over the number of records, e.g. "
             f"delta={min(1e-6, ever_used / 100):.1g}."
         )
-    return _noise_multiplier(epsilon, delta, rate, steps, adjacency)
+    return _noise_multiplier(epsilon, delta, rate, steps, _relation("noise_multiplier", adjacency, fixed_size))
 
 
 def advantage(rate: float, noise_multiplier: float, steps: int, adjacency: str = "add-remove") -> float:
@@ -352,6 +383,16 @@ def _recipe(where: str, rate: Any, noise_multiplier: Any, steps: Any, adjacency:
     return rate, noise, steps
 
 
+def _relation(where: str, adjacency: str, fixed_size: bool) -> str:
+    if fixed_size and adjacency != "replace-one":
+        raise ValueError(
+            f"{where}(adjacency={adjacency!r}, fixed_size=True): a record more or less changes the rate of "
+            "subsets of a fixed size, so neighbours must have equally many records; write "
+            "adjacency='replace-one', or draw Poisson subsets."
+        )
+    return _FIXED_SIZE if fixed_size else adjacency
+
+
 # Cached answers --------------------------------------------------------------------------------------
 
 
@@ -470,7 +511,7 @@ def _curves(
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    directions = ("remove", "add") if adjacency == "add-remove" else ("replace",)
+    directions = {"add-remove": ("remove", "add"), "replace-one": ("replace",), _FIXED_SIZE: ("exchange",)}[adjacency]
     curves = []
     for direction in directions[:1] if only_first else directions:
         low, high = _loss_range(rate, noise, direction, _TAIL / steps)
@@ -505,6 +546,8 @@ def _spread(rate: float, noise: float, steps: int, adjacency: str, whole: bool) 
     limit does not; a Gaussian loss of standard deviation μ has ε near 6 μ at δ = 1e-6. It chooses the grid
     and certifies nothing.
     """
+    if adjacency == _FIXED_SIZE:
+        noise, adjacency = noise / 2, "add-remove"
     tail = _renyi_epsilon(_renyi(rate, noise, adjacency), steps, 1e-6) / 6
     if not whole:
         return tail
@@ -514,6 +557,9 @@ def _spread(rate: float, noise: float, steps: int, adjacency: str, whole: bool) 
 
 def _loss_range(rate: float, noise: float, direction: str, tail: float) -> tuple[float, float]:
     """Return losses between which all but `tail` of a step's probability lies on either side."""
+    if direction == "exchange":
+        high = _loss_range(rate, noise / 2, "remove", tail)[1]
+        return -high, high
     reach = -float(special.ndtri(tail)) * noise
 
     def loss(y: float) -> float:
@@ -537,7 +583,7 @@ def _connect_dots(
     """
     first = min(math.floor(low / spacing), -1)
     last = max(math.ceil(high / spacing), 1)
-    opposite = {"remove": "add", "add": "remove", "replace": "replace"}[direction]
+    opposite = {"remove": "add", "add": "remove"}.get(direction, direction)
     above = np.arange(0.0, last + 1.0) * spacing
     below = np.arange(-first, 0.0, -1.0) * spacing
     with np.errstate(under="ignore"):
@@ -559,6 +605,8 @@ def _connect_dots(
 
 def _step_delta(losses: npt.NDArray[Any], rate: float, noise: float, direction: str) -> Floats:
     """Return one step's δ at losses of at least 0, by the closed forms in this module's docstring."""
+    if direction == "exchange":
+        return _step_delta(losses, rate, noise / 2, "remove")
     centre = 0.5 / noise**2
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         if direction == "remove":
@@ -609,7 +657,7 @@ def _hockey_stick(z: npt.NDArray[Any], noise: float) -> Floats:
 
 def _mu(noise: float, steps: int, adjacency: str) -> float:
     """Return the shift, in standard deviations, that tells neighbours apart after full-data releases."""
-    return (2.0 if adjacency == "replace-one" else 1.0) * math.sqrt(steps) / noise
+    return (1.0 if adjacency == "add-remove" else 2.0) * math.sqrt(steps) / noise
 
 
 def _gaussian_delta(epsilon: float, mu: float) -> float:
@@ -642,6 +690,9 @@ def _gaussian_mu(epsilon: float, delta: float) -> float:
 @lru_cache(maxsize=4096)
 def _renyi(rate: float, noise: float, adjacency: str) -> tuple[float, ...]:
     """Return one step's Rényi divergence bound at each of `ORDERS`."""
+    if adjacency == _FIXED_SIZE:
+        # Records of twice the norm in Poisson subsets, one of them exchanged for zero, have these curves both ways.
+        return _renyi(rate, noise / 2, "replace-one")
     if rate == 1:
         factor = 4 if adjacency == "replace-one" else 1
         return tuple(factor * order / (2 * noise**2) for order in ORDERS)

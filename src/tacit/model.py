@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro
+from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.autoguide import AutoDAIS, AutoGuide, AutoGuideList, AutoNormal, AutoSemiDAIS
 from numpyro.infer.initialization import init_to_median
@@ -55,6 +56,8 @@ class Reading:
     direct
         The names of the parameters that a record's term is computed from, other than through the latents: those of a
         network in the model, or of the part of the guide that looks at a record.
+    points
+        The names of the parameters that are results in themselves: ``direct``, and those of a prior.
     clip
         A clip for columns and parameters of unit size: a unit for each latent, and for each number in the record where
         there are parameters, twice over.
@@ -79,9 +82,13 @@ class Reading:
         around = self._guide.trace(self._repeat(1))  # an AutoGuide keeps what this first call sets up
         self._read_guide(around, plates)
         self._transforms = {**_parameter_transforms(one), **_parameter_transforms(around)}
+        self._refuse_public_terms_of_rows(plates, two, self._guide.structure(self._repeat(2)))
         self._refuse_data_in_public_terms(plates)
         self._refuse_mixed_records(plates)
-        self.direct = self._find_direct()
+        self.direct = self._parameters_of(
+            lambda params, draw: self.record_term(params, draw, self._placeholder, jax.random.key(0))
+        )
+        self.points = sorted({*self.direct, *self._parameters_of(self.log_prior)})
         self.clip = self._suit_clip()
 
     # Public terms.
@@ -91,7 +98,7 @@ class Reading:
         found: Values = {}
         for part in (self._model, self._guide):
             trace = part.trace(self._repeat(1), key=key)
-            found |= {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+            found |= _parameters(trace)
         return {name: self._transforms[name].inv(value) for name, value in found.items()}
 
     def sample_guide(self, params: Values, key: Key) -> tuple[dict[str, Array], Array]:
@@ -154,11 +161,6 @@ class Reading:
         self._public: list[str] = []  # observed sites outside the plate: constraints that no record takes part in
         for name, site in trace.items():
             inside = _inside(site, plates)
-            if site["type"] == "mutable":
-                raise ValueError(
-                    f"The model has the mutable site {name!r}, which would carry values from record to record. "
-                    "Use layers without running statistics."
-                )
             if site["type"] != "sample":
                 continue
             if site["is_observed"]:
@@ -173,11 +175,11 @@ class Reading:
                 self.local.append(name)
                 continue
             self.latents[name] = biject_to(site["fn"].support)
-            if any(_depends(partial(self._support, name=name), jax.random.key(0))):
+            if any(_depends(partial(self._support, name=name), (jax.random.key(0), _parameters(trace)))):
                 raise ValueError(
-                    f"The support of the latent site {name!r} depends on other latents, so it has no fixed "
-                    "unconstrained coordinates. Write it by a transform: draw u from a fixed support, for example "
-                    f"Uniform(0, 1), and numpyro.deterministic({name!r}, low + (high - low) * u)."
+                    f"The support of the latent site {name!r} depends on other latents or parameters, so it has no "
+                    "fixed unconstrained coordinates. Write it by a transform: draw u from a fixed support, for "
+                    f"example Uniform(0, 1), and numpyro.deterministic({name!r}, low + (high - low) * u)."
                 )
         if not self._observed:
             raise ValueError(
@@ -187,12 +189,12 @@ class Reading:
         if not self.latents and not self.local and not any(site["type"] == "param" for site in trace.values()):
             raise ValueError("The model has no latent site and no parameter: there is nothing to infer.")
 
-    def _support(self, key: Key, name: str) -> list[Any]:
-        leaves = jax.tree.leaves(self._model.trace(self._repeat(1), key=key)[name]["fn"].support)
+    def _support(self, given: tuple[Key, Values], name: str) -> list[Any]:
+        leaves = jax.tree.leaves(self._model.trace(self._repeat(1), given[1], given[0])[name]["fn"].support)
         return [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
     def _set_up(self, model: Function, guide: Function | type[AutoGuide] | None) -> Function:
-        automatic = guide is None or isinstance(guide, AutoGuide) or _is_class(guide)
+        automatic = guide is None or isinstance(guide, AutoGuide) or is_class(guide)
         if automatic and self.local:
             raise ValueError(
                 f"The latent site {self.local[0]!r} is inside the plate over records: every record has a latent "
@@ -203,14 +205,15 @@ class Reading:
         if guide is None and not self.latents:
             return lambda *_, **__: None
         kind = AutoNormal if guide is None else guide
-        if isinstance(kind, AutoDAIS | AutoSemiDAIS) or _is_class(kind, (AutoDAIS, AutoSemiDAIS)):
+        parts = [kind, *getattr(kind, "_guides", ())]  # of an AutoGuideList
+        if any(isinstance(part, AutoDAIS | AutoSemiDAIS) or is_class(part, (AutoDAIS, AutoSemiDAIS)) for part in parts):
             raise ValueError(
                 "A DAIS guide evaluates the likelihood of all records in every draw, outside the wall. "
                 "Use AutoMultivariateNormal, AutoLowRankMultivariateNormal or a flow (AutoIAFNormal)."
             )
         # An AutoGuide evaluates its model at set-up; without the likelihood no placeholder value can disturb it.
         prior = _every_row(numpyro.handlers.block(model, hide=self._observed))
-        if _is_class(kind):
+        if is_class(kind):
             return kind(prior, init_loc_fn=init_to_median)  # type: ignore[no-any-return, call-arg, operator]
         if isinstance(kind, AutoGuide) and not isinstance(kind, AutoGuideList):
             fresh = copy.copy(kind)
@@ -241,16 +244,17 @@ class Reading:
                 )
         self._guide_scales = _scales(trace, plates)
 
-    def _find_direct(self) -> list[str]:
+    def _parameters_of(self, term: Callable[[Values, dict[str, Array]], Array]) -> list[str]:
+        """Name the parameters that a term is computed from, other than through the latents."""
         key = jax.random.key(0)
         params = jax.eval_shape(self.init, key)
         draw = jax.eval_shape(lambda params: self.sample_guide(params, key)[0], params)
 
-        def term(value: Any, name: str, params: Values, draw: dict[str, Array]) -> Array:
-            return self.record_term({**params, name: value}, draw, self._placeholder, key)
+        def with_one(value: Any, name: str, params: Values, draw: dict[str, Array]) -> Array:
+            return term({**params, name: value}, draw)
 
         others = {"params": params, "draw": draw}
-        return [name for name in params if any(_depends(partial(term, name=name), params[name], **others))]
+        return [name for name in params if any(_depends(partial(with_one, name=name), params[name], **others))]
 
     def _suit_clip(self) -> float:
         params = jax.eval_shape(self.init, jax.random.key(0))
@@ -260,12 +264,53 @@ class Reading:
             units += sum(jnp.size(leaf) for leaf in jax.tree.leaves(self._placeholder))
         return 2 * math.sqrt(units)
 
+    def _made_up_params(self) -> Values:
+        """Give the parameters' start without its zeros, which may hide a term."""
+        flat, shaped = ravel_pytree(self.init(jax.random.key(0)))
+        halves = 0.5 * jax.random.rademacher(jax.random.key(0), flat.shape)
+        return self.constrain_params(shaped(jnp.where(flat == 0, halves, flat)))
+
+    def _refuse_public_terms_of_rows(self, plates: set[str], model: dict[str, Any], guide: dict[str, Any]) -> None:
+        """Refuse what is public but follows the number of rows: the public terms are evaluated on one."""
+        for part, two in ((self._model, model), (self._guide, guide)):
+            for name, site in part.structure(self._repeat(1)).items():
+                if site["type"] == "mutable":
+                    raise ValueError(
+                        f"The {part.kind} has the mutable site {name!r}, which would carry values from record to "
+                        "record. Use layers without running statistics."
+                    )
+                public = site["type"] == "param" or (site["type"] == "sample" and not _inside(site, plates))
+                if public and jax.tree.map(jnp.shape, site["value"]) != jax.tree.map(jnp.shape, two[name]["value"]):
+                    raise ValueError(
+                        f"The site {name!r} of the {part.kind} is outside the plate over records, but its shape "
+                        "follows the number of records: each would have an entry of its own. Give it a fixed shape, or "
+                        "let the guide compute what a record needs from the record (as a VAE's encoder does)."
+                    )
+        params = self._made_up_params()
+
+        @jax.jit
+        def terms(rows: PyTree) -> tuple[dict[str, Array], dict[str, Array]]:
+            draw = {name: site["value"] for name, site in self._guide.trace(self._repeat(1), params).items()}
+            values = {**params, **{name: draw[name] for name in self.latents}}
+            model, guide = self._model.log_probs(rows, values)[0], self._guide.log_probs(rows, values)[0]
+            names = [*self.latents, *self._public]
+            return {name: model[name] for name in names}, {name: guide[name] for name in self.latents}
+
+        for one, three in zip(terms(self._repeat(1)), terms(self._repeat(3)), strict=True):
+            for name in one:
+                if jnp.isfinite(one[name]) and abs(one[name] - three[name]) > 1e-4 * (1 + abs(one[name])):
+                    raise ValueError(
+                        f"The term of the site {name!r} outside the plate over records follows the number of rows (a "
+                        "shape, or a scale). It is public, and that number is not: use a public figure instead, or put "
+                        "the term inside the plate."
+                    )
+
     def _refuse_data_in_public_terms(self, plates: set[str]) -> None:
         public = [*self.latents, *self._public]
 
         def model_terms(rows: PyTree) -> Any:
-            trace = self._model.trace(rows)
-            return [trace[name]["fn"].log_prob(trace[name]["value"]) for name in public]
+            terms, _ = self._model.log_probs(rows, {})
+            return [terms[name] for name in public]
 
         def guide_terms(rows: PyTree) -> Any:
             trace = self._guide.trace(rows)
@@ -291,10 +336,10 @@ class Reading:
 
     def _refuse_mixed_records(self, plates: set[str]) -> None:
         """Refuse a model in which one record's term depends on the other records: the wall shows it one at a time."""
-        count = 3
+        count, params = 3, self._made_up_params()
 
         def total(part: _Run, rows: PyTree, fixed: Values) -> Array:
-            terms, trace = part.log_probs(rows, fixed)
+            terms, trace = part.log_probs(rows, {**params, **fixed})
             scale = _scales(trace, plates)
             return sum((terms[name] / scale[name] for name in scale), jnp.asarray(0.0))
 
@@ -304,7 +349,7 @@ class Reading:
 
         @partial(jax.jit, static_argnums=0)
         def together_and_apart(part: _Run, rows: PyTree) -> tuple[Array, Array]:
-            trace = part.trace(rows)
+            trace = part.trace(rows, params)
             shared = {name: trace[name]["value"] for name in self.latents}
             own = [{name: place(trace[name], i) for name in self.local} for i in range(count)]
             together = total(part, rows, {**shared, **{name: trace[name]["value"] for name in self.local}})
@@ -345,7 +390,9 @@ class _Run(NamedTuple):
         filled = numpyro.handlers.substitute(self.function, data=values or {})
         seeded = numpyro.handlers.seed(filled, jax.random.key(0) if key is None else key)
         try:
-            return numpyro.handlers.trace(_every_row(seeded)).get_trace(*_positional(rows), **_named(rows))
+            return numpyro.handlers.trace(_every_row(seeded, self.kind == "guide")).get_trace(
+                *_positional(rows), **_named(rows)
+            )
         except Exception as error:
             raise ValueError(
                 f"The {self.kind} does not run on placeholder records: {error}. It must take its records as arguments "
@@ -367,22 +414,30 @@ class _Run(NamedTuple):
 
 
 class _EveryRow(Messenger):  # type: ignore[misc]
-    """Let a plate over records hold every row it is given: subsets are drawn by the wall, not by the model."""
+    """Let a plate over records hold every row it is given: subsets are drawn by the wall, not by the model.
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    ``keys`` says whether random keys may be asked for; in a model they would be the same in every step.
+    """
+
+    def __init__(self, length: int, keys: bool) -> None:
+        self.length, self.keys = length, keys
         super().__init__()
 
     def process_message(self, message: dict[str, Any]) -> None:
+        if message["type"] == "prng_key" and not self.keys:
+            raise ValueError(
+                "it asks for a random key (numpyro.prng_key, dropout), but a record's term must be a function of the "
+                "record and the latents. Write the randomness as a latent, or put it into the guide"
+            )
         if message["type"] == "plate" and self.length in message["args"]:
             message["args"] = (message["args"][0], self.length)
             message["value"] = jnp.arange(self.length)
 
 
-def _every_row(function: Function) -> Function:
+def _every_row(function: Function, keys: bool = True) -> Function:
     def call(*rows: Any, **columns: Any) -> Any:
         leaves = jax.tree.leaves((rows, columns))
-        with _EveryRow(jnp.shape(leaves[0])[0] if leaves else 0):
+        with _EveryRow(jnp.shape(leaves[0])[0] if leaves else 0, keys):
             return function(*rows, **columns)
 
     return call
@@ -417,6 +472,10 @@ def _plates(trace: dict[str, Any]) -> dict[str, int]:
     return {frame.name: frame.size for site in trace.values() for frame in site.get("cond_indep_stack", ())}
 
 
+def _parameters(trace: dict[str, Any]) -> Values:
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+
+
 def _parameter_transforms(trace: dict[str, Any]) -> dict[str, Any]:
     return {
         name: biject_to(site["kwargs"].get("constraint", constraints.real))
@@ -435,7 +494,11 @@ def _depends(function: Callable[..., Any], argument: PyTree, **others: PyTree) -
     return [not hasattr(atom, "val") and atom in tainted for atom in jaxpr.outvars]
 
 
-def _is_class(guide: Any, kinds: type | tuple[type, ...] = AutoGuide) -> bool:
+def is_class(guide: Any, kinds: type | tuple[type, ...] = AutoGuide) -> bool:
+    """Tell whether a guide is given as a class, to be made into one.
+
+    Privacy: public.
+    """
     return isinstance(guide, type) and issubclass(guide, kinds)
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
+from numpyro.contrib.module import eqx_module, random_eqx_module
+from numpyro.distributions import biject_to
+from numpyro.infer import Trace_ELBO, autoguide
 from numpyro.infer.autoguide import AutoMultivariateNormal
+from numpyro.infer.initialization import init_to_median
 
 import tacit
 
@@ -108,8 +116,6 @@ def test_constrained_latents_and_deterministic_sites():
 
 
 def test_the_optimiser_may_be_chosen():
-    import optax
-
     placeholder = {"x": np.zeros(WIDTH, np.float32), "y": np.float32(0)}
     key = jax.random.key(0)
     gradient = {"latents": [{"w": jnp.ones(WIDTH)}], "params": {}}
@@ -122,3 +128,410 @@ def test_the_optimiser_may_be_chosen():
         moved[rate] = max(float(jnp.abs(start.params[name] - end.params[name]).max()) for name in start.params)
     assert moved[0.0] == 0
     assert moved[0.1] > 0
+
+
+# The step against NumPyro's own gradient.
+
+FEW = 12
+_generator = np.random.default_rng(0)
+X = _generator.normal(size=(FEW, WIDTH))
+Y = (X.sum(1) > 0).astype(np.int32)
+GROUP = _generator.integers(0, 4, FEW).astype(np.int32)
+
+
+def scaled_logistic(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 2).expand([WIDTH]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=scale * (x @ w)), obs=y)
+
+
+def hierarchical(x, group, y=None):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    spread = numpyro.sample("spread", dist.HalfCauchy(1.0))
+    with numpyro.plate("groups", 4):
+        shift = numpyro.sample("shift", dist.Normal(mean, spread))
+    numpyro.factor("sum to zero", -0.5 * shift.sum() ** 2)  # a public term outside the plate
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([WIDTH]).to_event(1))
+    numpyro.deterministic("twice", 2 * w)
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=shift[group] + x @ w), obs=y)
+        numpyro.sample("also", dist.Normal(x[:, 0] * spread, 1.0), obs=x[:, 1])
+
+
+def mixture(x):
+    share = numpyro.sample("share", dist.Dirichlet(jnp.ones(2)))
+    with numpyro.plate("components", 2):
+        centre = numpyro.sample("centre", dist.Normal(jnp.zeros(WIDTH), 5.0).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        parts = dist.Normal(centre, 1.0).to_event(1)
+        numpyro.sample("x", dist.MixtureSameFamily(dist.Categorical(share), parts), obs=x)
+
+
+def subsampled(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 2).expand([WIDTH]).to_event(1))
+    with numpyro.plate("records", x.shape[0], subsample_size=5):
+        rows, labels = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Bernoulli(logits=rows @ w), obs=labels)
+
+
+def whole(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 2).expand([WIDTH]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def network(x, y=None):
+    net = random_eqx_module("net", eqx.nn.MLP(WIDTH, 1, 4, 1, key=jax.random.key(0)), prior=dist.Normal(0, 1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=jax.vmap(net)(x)[:, 0]), obs=y)
+
+
+def with_parameter(x, y=None):
+    shift = numpyro.param("offset", 0.5, constraint=dist.constraints.positive)
+    w = numpyro.sample("w", dist.Normal(shift, 2).expand([WIDTH]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w + shift), obs=y)
+
+
+GUIDES = (
+    autoguide.AutoNormal,
+    autoguide.AutoDiagonalNormal,
+    autoguide.AutoMultivariateNormal,
+    autoguide.AutoLowRankMultivariateNormal,
+    autoguide.AutoDelta,
+    autoguide.AutoLaplaceApproximation,
+    autoguide.AutoIAFNormal,
+    autoguide.AutoBNAFNormal,
+)
+LABELLED, GROUPED = {"x": X, "y": Y}, {"x": X, "group": GROUP, "y": Y}
+CASES = {
+    **{guide.__name__: (scaled_logistic, scaled_logistic, guide, LABELLED) for guide in GUIDES},
+    "hierarchical": (hierarchical, hierarchical, autoguide.AutoMultivariateNormal, GROUPED),
+    "mixture": (mixture, mixture, autoguide.AutoNormal, {"x": X}),
+    "subsampled plate": (subsampled, whole, autoguide.AutoNormal, LABELLED),
+    "network with a prior": (network, network, autoguide.AutoNormal, LABELLED),
+    "parameter in model and prior": (with_parameter, with_parameter, autoguide.AutoNormal, LABELLED),
+}
+
+
+@pytest.mark.parametrize(("wide", "tolerance"), [(False, 1e-6), (True, 1e-12)], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_without_privacy_goes_along_numpyros_gradient(name, wide, tolerance):
+    with jax.enable_x64(wide):
+        model, reference, kind, records = CASES[name]
+        records = jax.tree.map(jnp.asarray, records)
+        placeholder = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records)
+        method = tacit.vi(model, kind, optax.sgd(1.0))(placeholder)
+        state = jax.tree.map(jnp.asarray, method.init(jax.random.key(0)))
+        elbo_key = jax.random.key(11)
+        key = jax.random.split(elbo_key)[1]  # what Trace_ELBO hands to the guide
+
+        @jax.jit
+        def step(state):
+            each = jax.vmap(lambda record: method.contribute(state, record, key))(records)
+            total = jax.tree.map(lambda leaf: leaf.sum(0), each)
+            return method.update(state, tacit.Release(total, total, jnp.asarray(1.0), total), key)
+
+        after = step(state)
+        guide = kind(reference, init_loc_fn=init_to_median)
+        seeded = [numpyro.handlers.seed(function, jax.random.key(0)) for function in (reference, guide)]
+        traces = [numpyro.handlers.trace(function).get_trace(**records) for function in seeded]
+        sites = [(name, site) for trace in traces for name, site in trace.items() if site["type"] == "param"]
+        transforms = {name: biject_to(site["kwargs"].get("constraint", dist.constraints.real)) for name, site in sites}
+
+        def textbook(params):
+            values = {name: transforms[name](value) for name, value in params.items()}
+            return Trace_ELBO().loss(elbo_key, values, reference, guide, **records)
+
+        gradient = jax.jit(jax.grad(textbook))(state.params)
+        moved = jax.tree.map(lambda before, now: before - now, state.params, after.params)
+        # Relative to the largest entry of the whole gradient: a single small one is a difference of large terms.
+        largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient))
+        assert largest > 0.1
+        for mine, theirs in zip(jax.tree.leaves(moved), jax.tree.leaves(gradient), strict=True):
+            assert mine.dtype == (jnp.float64 if wide else jnp.float32)
+            assert float(jnp.abs(mine - theirs).max()) <= tolerance * largest
+
+
+# Records with latents of their own.
+
+PIXELS, CODE = 20, 3
+
+
+@functools.cache
+def networks():
+    keys = jax.random.split(jax.random.key(0))
+    decoder = eqx.nn.MLP(CODE, PIXELS, 16, 1, activation=jax.nn.softplus, key=keys[0])
+    return decoder, eqx.nn.MLP(PIXELS, 2 * CODE, 16, 1, activation=jax.nn.softplus, key=keys[1])
+
+
+def decode(x):
+    decoder = eqx_module("decoder", networks()[0])
+    with numpyro.plate("records", x.shape[0]):
+        code = numpyro.sample("code", dist.Normal(jnp.zeros(CODE), 1.0).to_event(1))
+        numpyro.sample("x", dist.Bernoulli(logits=jax.vmap(decoder)(code)).to_event(1), obs=x)
+
+
+def encode(x):
+    encoder = eqx_module("encoder", networks()[1])
+    with numpyro.plate("records", x.shape[0]):
+        loc, log_scale = jnp.split(jax.vmap(encoder)(x), 2, -1)
+        numpyro.sample("code", dist.Normal(loc, jnp.exp(log_scale)).to_event(1))
+
+
+def images(count, seed=0):
+    generator = np.random.default_rng(seed)
+    prototypes = generator.random((4, PIXELS)) < 0.5
+    flips = generator.random((count, PIXELS)) < 0.05
+    return (prototypes[generator.integers(0, 4, count)] ^ flips).astype(np.float32)
+
+
+def test_an_autoencoder_contributes_the_gradient_of_a_records_elbo():
+    method = tacit.vi(decode, encode)(np.zeros(PIXELS, np.float32))
+    assert method.own
+    state, record, elbo_key = method.init(jax.random.key(0)), images(1)[0], jax.random.key(5)
+    mine = method.contribute(state, record, jax.random.key(1), jax.random.split(elbo_key)[1])
+    theirs = jax.grad(lambda params: -Trace_ELBO().loss(elbo_key, params, decode, encode, record[None]))(state.params)
+    assert set(mine["params"]) == {"decoder$params", "encoder$params"}
+    for a, b in zip(jax.tree.leaves(mine["params"]), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    other = method.contribute(state, record, jax.random.key(1), jax.random.key(6))
+    assert not np.allclose(jax.tree.leaves(mine)[0], jax.tree.leaves(other)[0])
+
+
+def test_an_autoencoder_is_fitted_saved_and_reconstructs(tmp_path):
+    x = images(2000)
+    data = tacit.PrivateData(x, size=len(x))
+    method = tacit.vi(decode, encode)
+    posterior = tacit.fit(
+        method, data, tacit.Budget(8.0, 1e-5), steps=300, simulate=0, key=jax.random.key(0), progress=False
+    )
+    assert set(posterior.points) == {"decoder$params", "encoder$params"}
+    assert posterior.draws == {}
+    rebuilt = posterior.predict(images(50, seed=1), key=jax.random.key(2))["x"]
+    assert rebuilt.shape == (1000, 50, PIXELS)  # new images, not the observed ones handed back
+    wrong = np.abs(rebuilt.mean(0).round() - images(50, seed=1)).mean()
+    assert wrong < np.abs(x.mean(0).round() - images(50, seed=1)).mean()  # better than the average image
+    posterior.save(tmp_path / "posterior.npz")
+    again = tacit.Posterior.load(tmp_path / "posterior.npz", method(data.placeholder))
+    assert np.array_equal(
+        again.predict(x[:2], key=jax.random.key(2))["x"], posterior.predict(x[:2], key=jax.random.key(2))["x"]
+    )
+    assert "decoder$params.layers[0].weight" in tacit.Posterior.load(tmp_path / "posterior.npz").points
+
+
+# Options.
+
+
+def test_several_draws_are_averaged_and_keep_the_norm():
+    record = {"x": np.ones(WIDTH, np.float32), "y": np.float32(2)}
+    key = jax.random.key(3)
+    one, four = (tacit.vi(linear, optimizer=optax.sgd(1.0), draws=draws)(record) for draws in (1, 4))
+    state = four.init(key)
+    contribution = four.contribute(state, record, key)
+    release = tacit.Release(contribution, contribution, jnp.float32(1), contribution)
+    after = four.update(state, release, key)
+    single = []
+    for each in jax.random.split(key, 4):
+        alone = one.contribute(state, record, each)
+        single.append((alone, one.update(state, tacit.Release(alone, alone, jnp.float32(1), alone), each)))
+    for name in state.params:
+        mean = np.mean([np.asarray(end.params[name]) for _, end in single], axis=0)
+        np.testing.assert_allclose(after.params[name], mean, rtol=1e-5, atol=1e-6)
+    squares = [sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(alone)) for alone, _ in single]
+    together = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(contribution))
+    assert together == pytest.approx(np.mean(squares), rel=1e-5)
+    with pytest.raises(ValueError, match="at least one draw"):
+        tacit.vi(linear, draws=0)
+
+
+def test_an_autoguide_may_be_an_object():
+    record = {"x": np.zeros(WIDTH, np.float32), "y": np.float32(0)}
+    guide = autoguide.AutoLowRankMultivariateNormal(linear, rank=2)
+    state = tacit.vi(linear, guide)(record).init(jax.random.key(0))
+    assert state.params["auto_cov_factor"].shape == (WIDTH, 2)
+
+
+def test_a_laplace_guide_finds_the_exact_gaussian_posterior():
+    records = linear_records()
+    mean, covariance = exact(records)
+    method = tacit.vi(linear, autoguide.AutoLaplaceApproximation)
+    posterior = tacit.fit_public(method, records, steps=1500, key=jax.random.key(0))
+    deviation = np.sqrt(np.diag(covariance))
+    assert np.all(np.abs(posterior.draws["w"].mean(0) - mean) < 0.3 * deviation)
+    # Of 1000 draws a deviation has a relative error of 2.2%: 12% is beyond five of them.
+    assert np.all(np.abs(posterior.draws["w"].std(0) / deviation - 1) < 0.12)
+
+
+def test_a_laplace_guide_works_behind_the_wall():
+    records = linear_records()
+    data = tacit.PrivateData(records, size=COUNT)
+    posterior = tacit.fit(
+        tacit.vi(linear, autoguide.AutoLaplaceApproximation),
+        data,
+        tacit.Budget(8.0, 1e-5),
+        simulate=0,
+        key=jax.random.key(0),
+        progress=False,
+    )
+    mean, covariance = exact(records)
+    assert np.all(np.abs(posterior.draws["w"].mean(0) - mean) < 6 * np.sqrt(np.diag(covariance)))
+    assert np.all(np.abs(np.log(posterior.draws["w"].std(0) / np.sqrt(np.diag(covariance)))) < np.log(2))
+
+
+def test_parameters_without_a_prior_are_points():
+    def model(x, y=None):
+        noise = numpyro.param("noise", 1.0, constraint=dist.constraints.positive)
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([WIDTH]).to_event(1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", dist.Normal(x @ w, noise), obs=y)
+
+    records = linear_records()
+    posterior = tacit.fit_public(tacit.vi(model), records, steps=1500, key=jax.random.key(0))
+    assert set(posterior.draws) == {"w"}
+    residual = records["y"] - records["x"] @ exact(records)[0]
+    assert set(posterior.points) == {"noise"}
+    assert posterior.points["noise"] == pytest.approx(residual.std(), rel=0.02)
+
+
+def test_the_adaptive_clip_finds_the_median_norm_within_the_budget():
+    records = linear_records()
+    data = tacit.PrivateData(records, size=COUNT)
+    settings = {"simulate": 0, "key": jax.random.key(0), "progress": False}
+    budget = tacit.Budget(2.0, 1e-5)
+    posterior = tacit.fit(tacit.vi(linear), data, budget, clip="adaptive", **settings)
+    assert posterior.certificate.epsilon <= 2
+    mean, _ = exact(records)
+    residual = records["y"] - records["x"] @ mean
+    norms = np.linalg.norm(records["x"] * residual[:, None], axis=1)
+    from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
+
+    inner = tacit.vi(linear)(data.placeholder)
+    for start in (0.01, 100.0):
+        method = adaptive(inner, COUNT, start)
+        state = method.init(jax.random.key(0))
+        state = state._replace(
+            inner=state.inner._replace(params={**state.inner.params, "w_auto_loc": jnp.asarray(mean)})
+        )
+
+        @jax.jit
+        def step(state, key, method=method):
+            each = jax.vmap(lambda record: method.contribute(state, record, key))(records)
+            assert set(each) == {"inner", "within"}
+            longest = jnp.sqrt(sum(jnp.sum(leaf.reshape(COUNT, -1) ** 2, 1) for leaf in jax.tree.leaves(each))).max()
+            total = jax.tree.map(lambda leaf: leaf.sum(0), each)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
+            after = method.update(state, tacit.Release(total, nothing, jnp.float32(1), total), key)
+            return state._replace(log_scale=after.log_scale), longest
+
+        for i in range(200):
+            state, longest = step(state, jax.random.key(i))
+            assert longest <= ADAPTIVE_CLIP * (1 + 1e-5)
+        # The guide draws around the mean, so the norms are those at nearby points.
+        assert np.exp(state.log_scale) == pytest.approx(np.median(norms), rel=0.15)
+    with pytest.raises(ValueError, match="size="):
+        tacit.fit(tacit.vi(linear), tacit.PrivateData(records), budget, clip="adaptive", **settings)
+
+
+# What cannot be bounded or split is refused.
+
+
+def _refusals():
+    def dynamic(x):
+        top = numpyro.sample("top", dist.HalfNormal(1.0))
+        low = numpyro.sample("low", dist.Uniform(0, top))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(low, 1.0), obs=x)
+
+    def own(x):
+        with numpyro.plate("records", x.shape[0]):
+            level = numpyro.sample("level", dist.Normal(0, 1))
+            numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
+
+    def plain(x):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
+
+    def looks(x):
+        numpyro.sample("level", dist.Normal(x.mean(), 1.0))
+
+    def forgets(x):
+        numpyro.param("level", 0.0)
+
+    def mixes(x):
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("level", dist.Normal(x - x.mean(), 1.0))
+
+    def outside(x):
+        numpyro.sample("level", dist.Normal(jnp.zeros(x.shape[0]), 1.0).to_event(1))
+
+    def groups(x):
+        with numpyro.plate("groups", 10, subsample_size=4):
+            level = numpyro.sample("level", dist.Normal(0, 1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level.sum(), 1.0), obs=x)
+
+    def each(x):
+        loc = numpyro.param("loc", jnp.zeros(x.shape[0]))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("level", dist.Normal(loc, 1.0))
+
+    def counted(x):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+        numpyro.factor("normaliser", -x.shape[0] * level**2)
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
+
+    def scaled(x):
+        with numpyro.handlers.scale(scale=1 + x.sum() ** 2):
+            level = numpyro.sample("level", dist.Normal(0, 1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
+
+    def hidden(x):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+        share = numpyro.param("share", 0.0)
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level + share * x.mean(), 1.0), obs=x)
+
+    def drops(x):
+        level = numpyro.sample("level", dist.Normal(0, 1))
+        key = numpyro.prng_key()
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level * jax.random.bernoulli(key), 1.0), obs=x)
+
+    def remembers(x):
+        numpyro.primitives.mutable("memory", {"sum": jnp.zeros(())})
+        numpyro.sample("level", dist.Normal(numpyro.param("loc", 0.0), 1.0))
+
+    def support(x):
+        level = numpyro.sample("level", dist.Uniform(0, numpyro.param("top", 1.0)))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
+
+    return {
+        "a parameter for each record": (own, each, "shape follows the number of records"),
+        "a public term of the number of records": (counted, None, "follows the number of rows"),
+        "a prior scaled by the records": (scaled, None, "computed from the records"),
+        "records mixed by a parameter that starts at zero": (hidden, None, "depends on the other records"),
+        "dropout in the model": (drops, None, "asks for a random key"),
+        "running statistics in the guide": (plain, remembers, "mutable site 'memory'"),
+        "support that follows a parameter": (support, None, "support of the latent site 'level' depends"),
+        "dynamic support": (dynamic, None, "support of the latent site 'low' depends"),
+        "AutoGuide for latents of a record": (own, autoguide.AutoNormal, "Write a guide that computes"),
+        "DAIS": (plain, autoguide.AutoDAIS, "DAIS guide evaluates the likelihood"),
+        "guide that looks at the records": (plain, looks, "guide draws a latent outside"),
+        "guide without a site": (plain, forgets, "does not draw the latent site 'level'"),
+        "guide that mixes records": (own, mixes, "depends on the other records"),
+        "site outside the plate in the guide": (own, outside, "inside the plate over records in the model only"),
+        "a plate of groups that subsamples": (groups, None, "plate 'groups' subsamples"),
+    }
+
+
+@pytest.mark.parametrize("name", _refusals())
+def test_what_cannot_be_split_is_refused_with_the_fix(name):
+    model, guide, says = _refusals()[name]
+    with pytest.raises(ValueError, match=says):
+        tacit.vi(model, guide)(np.float32(0))

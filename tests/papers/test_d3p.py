@@ -54,10 +54,12 @@ def test_a_study_runs(
     assert 5_000 < (tmp_path / "figures" / f"{result}.png").stat().st_size < 150_000
 
 
-@pytest.mark.parametrize("result", ["figure4", "figure5", "figure6", "logistic", "mixture", "forms", "adult"])
-def test_committed_results_are_whole_and_small(result: str) -> None:
-    assert json.loads((FOLDER / "results" / f"{result}.json").read_text())
-    assert (FOLDER / "figures" / f"{result}.png").stat().st_size < 150_000
+def test_committed_results_are_whole_and_small() -> None:
+    results = {file.stem for file in (FOLDER / "results").glob("*.json")}
+    assert {"adult", "figure4"} <= results
+    for result in results:
+        assert json.loads((FOLDER / "results" / f"{result}.json").read_text())
+        assert (FOLDER / "figures" / f"{result}.png").stat().st_size < 150_000
     assert f"results/{result}.md" in (FOLDER / "README.md").read_text()
 
 

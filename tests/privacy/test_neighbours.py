@@ -18,7 +18,7 @@ import pytest
 from tacit.mechanism import Mechanism
 from tacit.methods.vi import vi
 from tacit.types import Method, PyTree
-from tacit.wall import Door, _Step, lattice, random
+from tacit.wall import Door, _Step, clip, lattice, random
 from tacit.wall.data import PrivateData
 
 KEY = jax.random.key(5)
@@ -72,7 +72,7 @@ class Summed(NamedTuple):
     """The un-noised sum of one case at one number of records, compiled."""
 
     step: _Step
-    program: Callable[..., lattice.Sum]
+    program: Callable[..., list[lattice.Sum]]
 
     def __call__(self, state: PyTree, records: np.ndarray, subset: np.ndarray) -> list[int]:
         width = -(-max(self.step.count, 1) // self.step.chunk) * self.step.chunk
@@ -82,12 +82,13 @@ class Summed(NamedTuple):
         return exact(total)
 
 
-def exact(total: lattice.Sum) -> list[int]:
-    return [int(high) * (1 << lattice.LIMB) + int(low) for high, low in zip(*map(np.asarray, total), strict=True)]
+def exact(totals: list[lattice.Sum]) -> list[int]:
+    parts = [np.asarray(total.high).astype(np.int64) * (1 << lattice.LIMB) + np.asarray(total.low) for total in totals]
+    return np.concatenate(parts).tolist()
 
 
-def summed(case: Case, count: int) -> Summed:
-    data = PrivateData(np.zeros((count, case.width), np.float32), size=20)
+def summed(case: Case, count: int, size: int = 20) -> Summed:
+    data = PrivateData(np.zeros((count, case.width), np.float32), size=size)
     step = _Step(case.method, data, case.mechanism, case.method.init(KEY))
     return Summed(step, jax.jit(lambda state, records, subset: step._sum(state, records, subset, jnp.int32(0), KEY)))
 
@@ -177,6 +178,139 @@ def test_the_subset_depends_on_no_record_value() -> None:
     assert np.array_equal(*drawn)
     assert drawn[0].max() == 40  # the filler
     assert len({tuple(row) for row in drawn[0]}) == 50
+
+
+# --- leaves that are outer products -------------------------------------------------------------------------
+
+LEFT, RIGHT, MORE = 80, 60, 4
+EACH = LEFT + RIGHT + MORE
+
+
+def product() -> Method:
+    """Contribute an outer product of two parts of the record, and the rest of it."""
+    return Method(
+        init=lambda key: jnp.zeros(()),
+        contribute=lambda state, record, key: {
+            "product": jnp.outer(record[:LEFT], record[LEFT : LEFT + RIGHT]),
+            "rest": record[LEFT + RIGHT :],
+        },
+        update=lambda state, release, key: state,
+        draw=lambda state, key: {},
+    )
+
+
+# Ten records are expected in a subset of the smaller data: what goes beyond one chunk is added one by one.
+PRODUCTS = {
+    ("usual noise", 20): Mechanism(0.5, 1.0, 1.0, 10),
+    ("much noise", 20): Mechanism(0.5, 2.0, 20.0, 10),
+    ("little noise", 20): Mechanism(0.5, 1e4, 0.05, 10),
+    ("several chunks", 600): Mechanism(0.5, 0.3, 0.7, 10),
+    ("weights", 20): Mechanism(0.5, 1.0, 1.0, 10, weights=(3.0, 0.2)),
+}
+
+
+def adversarial_products(generator: np.random.Generator, count: int, clip: float) -> np.ndarray:
+    """Mix products that are ordinary, on the edge of the clip, huge, tiny or not finite, from factors of any size."""
+    records = adversarial(generator, count, EACH, 1.0)
+    left, right = records[:, :LEFT], records[:, LEFT : LEFT + RIGHT]
+    with np.errstate(all="ignore"):
+        sizes = np.linalg.norm(left.astype(float), axis=1) * np.linalg.norm(right.astype(float), axis=1)
+        scale = np.where(generator.random(count) < 0.5, 1.0, 10.0 ** generator.uniform(-15, 15, count))[:, None]
+        wanted = clip * np.where(generator.random(count) < 0.7, 1.0, generator.uniform(0, 2, count))
+        ordinary = np.isfinite(sizes) & (sizes > 1e-20) & (generator.random(count) < 0.8)
+        factor = np.where(ordinary, wanted / sizes, 1.0)[:, None]
+        parts = [left * scale, right * (factor / scale), clip * records[:, LEFT + RIGHT :] * 0.3]
+        return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+@pytest.mark.parametrize(("name", "size"), PRODUCTS)
+def test_no_neighbour_is_further_away_than_the_radius_with_products(name: str, size: int) -> None:
+    mechanism = PRODUCTS[name, size]
+    case = Case(product(), EACH, mechanism, 1)
+    generator = np.random.default_rng(list(PRODUCTS).index((name, size)))
+    counts = (1, 2, 33, 75) if size == 20 else (300, 420)
+    sums = {count: summed(case, count, size) for n in counts for count in (n, n - 1)}
+    factoring = sums[counts[0]].step.factoring
+    assert factoring is not None
+    assert all(total.step.factoring == factoring for total in sums.values())  # a public matter
+    assert factoring.pairs == ((LEFT, RIGHT),)
+    radius, furthest = sums[counts[0]].step.radius, 0
+    for count in counts:
+        whole, less = sums[count], sums[count - 1]
+        for _ in range(40 // count + 2):
+            records = adversarial_products(generator, count, mechanism.clip)
+            if generator.random() < 0.3:  # all alike: errors of float32 sums have one sign
+                records[:] = records[0]
+            subset = np.flatnonzero(generator.random(count) < generator.choice([0.5, 1.0, 1.0]))
+            total = whole(jnp.zeros(()), records, subset)
+            for gone in sorted({0, count - 1, *generator.integers(0, count, 12).tolist()}):
+                left = subset[subset != gone]
+                moved = square(total, less(jnp.zeros(()), np.delete(records, gone, 0), left - (left > gone)))
+                assert moved <= radius**2
+                assert moved == 0 or gone in subset
+                furthest = max(furthest, moved)
+            other = records.copy()  # replace-one
+            other[0] = adversarial_products(generator, 1, mechanism.clip)[0]
+            assert square(total, whole(jnp.zeros(()), other, subset)) <= 4 * radius**2
+    assert furthest > 0.85 * radius**2
+
+
+def test_products_that_are_not_finite_contribute_nothing() -> None:
+    total = summed(Case(product(), EACH, PRODUCTS["usual noise", 20], 1), 40, 20)
+    records = np.ones((40, EACH), np.float32)
+    for i, value in enumerate([np.nan, np.inf, -np.inf, 3.4e38]):
+        for j, place in enumerate((0, LEFT, LEFT + RIGHT)):
+            records[10 * j + i, place] = value
+            records[10 * j + i, : 0 if j == 0 else LEFT] = 0  # zero times infinity
+    chosen = np.array([10 * j + i for j in range(3) for i in range(4)])
+    assert not any(total(jnp.zeros(()), records, chosen))
+    good = np.setdiff1d(np.arange(40), chosen)
+    assert total(jnp.zeros(()), records, np.arange(40)) == total(jnp.zeros(()), records, good) != [0] * 4804
+
+
+def ones(size: float) -> np.ndarray:
+    """A record whose product has this number of lattice units, of the clip's noise below, in every coordinate."""
+    record = np.ones(EACH)
+    record[LEFT : LEFT + RIGHT], record[LEFT + RIGHT :] = size, 0
+    return record.astype(np.float32)
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_the_allowance_for_rounding_is_needed(monkeypatch: pytest.MonkeyPatch, covered: bool) -> None:
+    """A sum just below a half is rounded down, with one record more up: all coordinates move by almost one too far."""
+    if not covered:
+        # The share that would do if sums of products were not rounded.
+        monkeypatch.setattr(clip.Factoring, "shrink", lambda self, radius: 1 / (1 + 200 * clip.UNIT_ROUNDOFF))
+    mechanism = Mechanism(0.5, 1.0, 60.0, 10)
+    case = Case(product(), EACH, mechanism, 1)
+    two, one = summed(case, 2), summed(case, 1)
+    radius, furthest = two.step.radius, 0
+    unit = mechanism.clip / radius
+    for below in np.linspace(0, 1, 101):
+        records = np.stack([ones(below * unit), ones(1e3 * unit)])
+        moved = square(two(jnp.zeros(()), records, np.arange(2)), one(jnp.zeros(()), records[:1], np.arange(1)))
+        furthest = max(furthest, moved)
+    assert (furthest <= radius**2) == covered
+
+
+def test_the_error_of_float32_sums_is_real_and_covered() -> None:
+    """The same records in another order give another sum: further off than rounding allows, not than the bound does."""
+    mechanism = Mechanism(1.0, 1.0, 0.05, 10)
+    case = Case(product(), EACH, mechanism, 1)
+    total = summed(case, 480, 480)
+    step = total.step
+    factoring = step.factoring
+    assert factoring is not None
+    generator = np.random.default_rng(0)
+    records = np.zeros((480, EACH), np.float32)
+    records[:, 0], records[:, LEFT] = 1, generator.uniform(0.9, 1, 480)
+    sums = [total(jnp.zeros(()), records[generator.permutation(480)], np.arange(480)) for _ in range(20)]
+    numbers = np.array(sums)
+    furthest = max(np.linalg.norm((numbers[i] - numbers[j]).astype(float)) for i in range(20) for j in range(i))
+    by_rounding = 1 + factoring.chunks * 2.0**-factoring.fine
+    assert by_rounding < furthest
+    gamma = factoring.chunk * clip.UNIT_ROUNDOFF
+    assert furthest <= 2 * gamma * factoring.chunk * factoring.chunks * step.radius + by_rounding
 
 
 # --- the same through the whole door ------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import functools
 import math
 import warnings
 from collections.abc import Iterator
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from tacit.wall import clip, lattice
+from tacit.wall.outer import Factors
 
 DIMENSIONS = [1, 2, 7, 100, 1000, 5000]
 RADIUS = 65_537
@@ -237,3 +239,165 @@ def test_shrink_refuses_what_rounding_would_spoil() -> None:
     assert clip.shrink(10_000, edge + 1) >= 1 - clip.LARGEST_LOSS
     with pytest.raises(ValueError, match="too long"):
         clip.shrink(10_000, edge - 1)
+
+
+# --- outer products: factors, sums of a chunk, and what they take -------------------------------------------
+
+PAIRS = ((70, 60), (5000, 2))
+PLAIN = 9
+
+
+def a_factoring(radius: int, expected: float | None = 40.0) -> clip.Factoring:
+    found = clip.factoring(PLAIN, PAIRS, radius, expected)
+    assert found is not None
+    return found
+
+
+def exact_squares(scaled: clip.Scaled, fine: int) -> list[Fraction]:
+    """Give each record's exact squared norm, in lattice units, from the numbers that are summed and multiplied."""
+    squares = [Fraction(total) for total in squared_norms(scaled.plain)]
+    for left, right in scaled.factors:
+        for i, (one, other) in enumerate(zip(np.asarray(left), np.asarray(right), strict=True)):
+            norms = [sum(Fraction(float(x)) ** 2 for x in side if x) for side in (one, other)]
+            squares[i] += norms[0] * norms[1] / 4**fine
+    return squares
+
+
+def nasty_factors(seed: int, count: int, bound: float) -> tuple[np.ndarray, list[Factors]]:
+    """Factors of all magnitudes whose products may be ordinary, huge or tiny, and some that are not finite."""
+    numbers = np.random.default_rng(seed)
+
+    def rows(width: int, size: np.ndarray) -> np.ndarray:
+        kind = numbers.integers(0, 6, (count, 1))
+        plain = numbers.standard_normal((count, width)) / math.sqrt(width)
+        plain = np.where(kind == 1, 1 / math.sqrt(width), plain)
+        plain = np.where(kind == 2, np.arange(width) == 0, plain)
+        plain = np.where(kind == 3, plain * 10.0 ** numbers.uniform(-30, 0, (count, width)), plain)
+        rough = numbers.choice([np.nan, np.inf, 3e38, 1e-45, 0.0, 1.0], (count, width))
+        return np.where((kind == 4) & (numbers.random((count, 1)) < 0.5), rough, plain * size)
+
+    with np.errstate(all="ignore"):
+        scale = np.where(numbers.random((count, 1)) < 0.5, 1.0, 10.0 ** numbers.uniform(-36, 36, (count, 1)))
+        factors = [
+            Factors(
+                jnp.asarray(rows(left, scale).astype(np.float32)),
+                jnp.asarray(rows(right, bound / scale * 10.0 ** numbers.uniform(-3, 3, (count, 1))).astype(np.float32)),
+            )
+            for left, right in PAIRS
+        ]
+        return rows(PLAIN, np.full((count, 1), bound)).astype(np.float32), factors
+
+
+@pytest.mark.parametrize(("radius", "bound"), [(65_537, 1.0), (1 << 20, 2.0**-60), (4000, 2.0**60), (65_537, 0.3)])
+def test_no_record_with_factors_exceeds_its_share(radius: int, bound: float) -> None:
+    factoring = a_factoring(radius)
+    share = factoring.shrink(radius)
+    program = jax.jit(lambda plain, factors: clip.to_factors(plain, factors, (1.0, 2.0), bound, radius, factoring))
+    longest = Fraction(0)
+    for seed in range(3):
+        plain, factors = nasty_factors(seed, 60, bound)
+        scaled = program(jnp.asarray(plain), factors)
+        assert all(np.isfinite(side).all() for pair in scaled.factors for side in pair)
+        longest = max(longest, *exact_squares(scaled, factoring.fine))
+    # Before rounding, a record is at most (1 - what the rest may take) long; rounding of the plain part adds to it.
+    apart = 1 - share * (1 + (5070 + 20) * clip.UNIT_ROUNDOFF)
+    allowed = radius * (1 - apart) + math.sqrt(PLAIN) / 2
+    assert longest <= Fraction(allowed) ** 2
+    assert longest >= Fraction(0.999 * share * radius) ** 2
+
+
+def test_a_factor_that_is_not_finite_makes_the_record_zero_and_no_other() -> None:
+    factoring = a_factoring(RADIUS)
+    program = jax.jit(lambda plain, factors: clip.to_factors(plain, factors, (1.0, 1.0), 1.0, RADIUS, factoring))
+    numbers = np.random.default_rng(0)
+    plain = jnp.asarray(numbers.standard_normal((6, PLAIN)), jnp.float32)
+    factors = [Factors(*(jnp.asarray(numbers.standard_normal((6, n)), jnp.float32) for n in pair)) for pair in PAIRS]
+    clean = program(plain, factors)
+    for value in (np.nan, np.inf, -np.inf, 3e38):
+        for leaf, side in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            spoilt = [list(pair) for pair in factors]
+            spoilt[leaf][side] = spoilt[leaf][side].at[2, 1].set(value)
+            found = program(plain, [Factors(*pair) for pair in spoilt])
+            for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(clean), strict=True):
+                assert not np.any(one[2])
+                assert np.array_equal(np.delete(one, 2, 0), np.delete(other, 2, 0))
+    # An infinity times zero is not a number: both sides are zero where a record is dropped.
+    zeros = [Factors(jnp.zeros_like(left), right.at[2].set(jnp.inf)) for left, right in factors]
+    assert not np.any(np.isnan(clip.product(program(plain, zeros).factors[0])))
+
+
+def test_a_faint_factor_drops_its_leaf_only() -> None:
+    factoring = a_factoring(RADIUS)
+    plain = jnp.full((3, PLAIN), 0.1)
+    factors = [Factors(jnp.full((3, left), 1e-3), jnp.full((3, right), 1e-2)) for left, right in PAIRS]
+    factors[0] = Factors(factors[0].left * jnp.asarray([[1.0], [1e-20], [0.0]]), factors[0].right)
+    found = clip.to_factors(plain, factors, (1.0, 1.0), 1.0, RADIUS, factoring)
+    assert np.any(found.factors[0].left[0])
+    assert not np.any(found.factors[0].left[1:])
+    assert not np.any(found.factors[0].right[1:])
+    assert np.all(found.plain == found.plain[0, 0])
+    assert np.all(np.asarray(found.factors[1].right) > 0)
+
+
+@pytest.mark.parametrize("count", [1, 32, 160, 256])
+@pytest.mark.parametrize("kind", ["normal", "one sign", "all magnitudes", "cancelling"])
+def test_a_product_is_as_accurate_as_the_proof_says(count: int, kind: str) -> None:
+    """Against float64, whose products of float32 numbers are exact and whose sums are off by 2**-53 a term."""
+    numbers = np.random.default_rng(count)
+    left, right = numbers.standard_normal((count, 120)), 1e4 * numbers.standard_normal((count, 90))
+    if kind == "one sign":
+        left, right = np.abs(left), np.abs(right)
+    if kind == "all magnitudes":
+        left, right = (
+            left * 10.0 ** numbers.uniform(-8, 0, left.shape),
+            right * 10.0 ** numbers.uniform(-8, 0, right.shape),
+        )
+    if kind == "cancelling":
+        left[1::2], right[1::2] = left[: len(left[1::2]) * 2 : 2], -right[: len(right[1::2]) * 2 : 2]
+    left, right = left.astype(np.float32), right.astype(np.float32)
+
+    @jax.jit
+    def total(left: jax.Array, right: jax.Array) -> jax.Array:
+        # What ``product`` rounds; scaled up, so that rounding to integers is far below the error of float32.
+        return clip.product(Factors(left, right * 2.0**6))
+
+    found = np.asarray(total(jnp.asarray(left), jnp.asarray(right))) / 2.0**6
+    exact = left.astype(np.float64).T @ right.astype(np.float64)
+    terms = np.abs(left.astype(np.float64)).T @ np.abs(right.astype(np.float64))
+    gamma = count * clip.UNIT_ROUNDOFF / (1 - count * clip.UNIT_ROUNDOFF)
+    assert np.all(np.abs(found - exact) <= gamma * terms + 2.0**-7)
+    if kind == "cancelling":
+        return
+    # Half precision, or the short formats that some processors multiply in, would be found out.
+    short = (left.astype(jnp.bfloat16).astype(np.float64)).T @ right.astype(jnp.bfloat16).astype(np.float64)
+    assert np.any(np.abs(short - exact) > gamma * terms + 2.0**-7)
+
+
+def test_what_factoring_takes() -> None:
+    """The bound, term by term, and that it is a few per cent where it should be."""
+    radius = lattice.radius(1.5)
+    vae = clip.factoring(1684, ((784, 400), (400, 50), (400, 50), (50, 400), (400, 784)), radius, 128.0)
+    assert vae is not None
+    assert (vae.chunk, vae.chunks) == (160, 2)
+    assert 0.98 < vae.shrink(radius) < 0.99
+    size = 687_200
+    gamma = 160 * 2.0**-24 / (1 - 160 * 2.0**-24)
+    moved = math.sqrt(size) * (1 + 2 / 2**vae.fine) + radius * 2 * gamma * 160 * 2
+    rounded = math.sqrt(1684) / 2
+    assert vae.shrink(radius) * (1 + 1200 * 2.0**-24) * radius + math.hypot(moved, rounded) <= radius
+    # int32 holds a group of chunks.
+    assert vae.group * vae.chunk * (radius + 1) << vae.fine < 2**31
+    for expected in (None, 1.0, 20.0, 500.0, 4000.0):
+        for sigma in (0.05, 1.0, 20.0):
+            found = clip.factoring(100, ((300, 200),), lattice.radius(sigma), expected)
+            if found is None:
+                continue
+            assert 1 - clip.FACTORED_LOSS <= found.shrink(lattice.radius(sigma)) < 1
+            assert 0 <= found.fine <= lattice.LIMB
+            assert found.group >= 1
+            assert found.group * found.chunk * (lattice.radius(sigma) + 1) << found.fine < 2**31
+            assert expected is None or found.chunks * found.chunk >= expected
+    # Where noise is so large that a unit is a large part of the clip, nothing is taken apart.
+    assert clip.factoring(100, ((1000, 1000),), lattice.radius(30.0), 128.0) is None
+    # Nor where subsets are so large that float32's error would cost too much.
+    assert clip.factoring(100, ((300, 200),), lattice.radius(1.0), 1e6) is None

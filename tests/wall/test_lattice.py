@@ -296,3 +296,32 @@ def test_a_hundred_million_draws() -> None:
     assert count == 10**8
     assert stats.chisquare(cells, masses * count).pvalue > 1e-6
     assert stats.chisquare(residues).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("fine", [0, 1, 3, 7, 16])
+def test_coarse_sums_are_the_fine_ones_rounded_halves_up(fine: int) -> None:
+    numbers = np.random.default_rng(fine)
+    wide = np.concatenate([numbers.integers(-(2**46), 2**46, 1000), numbers.integers(-70_000, 70_000, 1000)])
+    halves = (np.arange(-20, 20) << fine) + ((1 << fine) >> 1)
+    wide = np.concatenate([wide, halves, halves - 1, halves + 1])
+    total = lattice.Sum(jnp.asarray(wide >> 16, jnp.int32), jnp.asarray(wide & 0xFFFF, jnp.int32))
+    found = lattice.coarsen(total, fine)
+    assert np.all((np.asarray(found.low) >= 0) & (np.asarray(found.low) < 1 << 16))
+    exact = [(int(value) + ((1 << fine) >> 1)) >> fine for value in wide]
+    assert [(int(h) << 16) + int(low) for h, low in zip(found.high, found.low, strict=True)] == exact
+
+
+@pytest.mark.parametrize("fine", [0, 3, 7])
+def test_a_fine_sum_that_wrapped_is_still_the_sum_modulo_a_power_of_two(fine: int) -> None:
+    """Rounded, noise added, and reduced, it is what the true sum would give: post-processing of sum plus noise."""
+    numbers = np.random.default_rng(fine)
+    true = [int(value) * 2**20 + int(rest) for value, rest in numbers.integers(-(2**40), 2**40, (500, 2))]
+    noise = numbers.integers(-(2**21), 2**21, 500)
+    wrapped = [(value + 2**47) % 2**48 - 2**47 for value in true]
+    high, low = ([v >> 16 for v in wrapped], [v & 0xFFFF for v in wrapped])
+    total = lattice.Sum(jnp.asarray(high, jnp.int32), jnp.asarray(low, jnp.int32))
+    found = lattice.wrap(lattice.add(lattice.coarsen(total, fine), jnp.asarray(noise, jnp.int32)), fine)
+    for top, bottom, value, drawn in zip(found.high, found.low, true, noise, strict=True):
+        wanted = ((value + ((1 << fine) >> 1)) >> fine) + int(drawn)
+        assert ((int(top) << 16) + int(bottom) - wanted) % 2 ** (48 - fine) == 0
+        assert abs(int(top)) <= 2 ** (31 - fine)

@@ -140,7 +140,7 @@ def test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot() -> No
     assert step.chunk == 64
     subset = np.minimum(np.arange(192, dtype=np.int32), count)[None]
     own = random.fixed(3)
-    total = jax.jit(step._sum)(method.init(KEY), data._records, subset, jnp.int32(0), KEY, own)
+    (total,) = jax.jit(step._sum)(method.init(KEY), data._records, subset, jnp.int32(0), KEY, own)
     keys = random.fold_in(own, jnp.arange(count))
     each = [
         np.asarray(

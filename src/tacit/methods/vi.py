@@ -32,7 +32,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.autoguide import AutoGuide, AutoLaplaceApproximation
 
-from tacit.model import Function, Reading, Values
+from tacit.model import Function, Reading, Values, is_class
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 CURVATURE_EVERY = 10
@@ -140,7 +140,7 @@ def vi(
 
         def points(state: VIState) -> Values:
             values = reading.constrain_params(state.average)
-            return {name: values[name] for name in reading.direct}
+            return {name: values[name] for name in reading.points}
 
         return Method(init, contribute, update, draw, reading.predict, points, reading.clip, own=bool(reading.local))
 
@@ -156,22 +156,25 @@ class _Laplace:
         flat = jax.eval_shape(lambda params: ravel_pytree(self._centre(params))[0], params)
         self.size = flat.shape[0]
         self.rows, self.columns = np.triu_indices(self.size)
+        # Off the diagonal twice in the matrix, hence sqrt(2): the norm is that of the whole matrix. For columns of unit
+        # size it grows like d, a score's like sqrt(d): divided by sqrt(d) both suit one clip.
+        twice = np.where(self.rows == self.columns, 1, math.sqrt(2))
+        self.factors = (twice / math.sqrt(self.size)).astype(np.float32)
 
     def contribute(self, state: VIState, score: PyTree, term: Callable[..., Array], direct: Values) -> PyTree:
         flat, shaped = ravel_pytree(self._centre(state.average))
 
         def curvature() -> Array:
             hessian = jax.hessian(lambda flat: -term(shaped(flat), direct))(flat)[self.rows, self.columns]
-            # Off the diagonal twice in the matrix, hence sqrt(2): the norm is that of the whole matrix.
-            return jnp.where(self.rows == self.columns, hessian, math.sqrt(2) * hessian)
+            return hessian * self.factors
 
         nothing = jnp.zeros(len(self.rows), flat.dtype)
         parts = (score, nothing)
-        parts = jax.lax.cond(_asks(state), lambda: (_times(0, score), curvature()), lambda: parts)
+        parts = jax.lax.cond(_asks(state), lambda: (jax.tree.map(jnp.zeros_like, score), curvature()), lambda: parts)
         return {"score": parts[0], "curvature": parts[1]}
 
     def update(self, state: VIState, release: Release, otherwise: Callable[[], VIState]) -> VIState:
-        upper = release.full["curvature"] * jnp.where(self.rows == self.columns, 1, math.sqrt(0.5))
+        upper = release.full["curvature"] / self.factors
         matrix = jnp.zeros_like(state.curvature).at[self.rows, self.columns].set(upper)
         matrix = matrix + matrix.T - jnp.diag(jnp.diag(matrix))
         share = 4 / (state.step // CURVATURE_EVERY + 4)
@@ -205,7 +208,7 @@ def _asks(state: VIState) -> Array:
 
 
 def _is_laplace(guide: Any) -> bool:
-    return isinstance(guide, AutoLaplaceApproximation) or guide is AutoLaplaceApproximation
+    return isinstance(guide, AutoLaplaceApproximation) or is_class(guide, AutoLaplaceApproximation)
 
 
 def _split(key: Key, draws: int) -> list[Key]:

@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, PyTree, Record, Release, State
-from tacit.wall import alias, clip, lattice, random, sample
+from tacit.wall import alias, clip, lattice, outer, random, sample
 from tacit.wall.data import PrivateData
 
 CHUNK_NUMBERS = 1 << 18
@@ -150,18 +150,37 @@ class _Step:
         if not self.dimension:
             raise ValueError("A contribution is empty: the model has nothing to learn from the records.")
         self.radius = lattice.radius(mechanism.noise_multiplier)
-        clip.shrink(self.dimension, self.radius)  # refuses what rounding would spoil
         self.unit = mechanism.clip / self.radius
-        self.chunk = self._chunk(data.size)
+        expected = None if data.size is None else mechanism.rate * data.size
+        self.outers, self.factoring = self._factoring(state, data.placeholder, expected)
+        if self.factoring is None:
+            clip.shrink(self.dimension, self.radius)  # refuses what rounding would spoil
+        self.chunk = self.factoring.chunk if self.factoring else self._chunk(128.0 if expected is None else expected)
         self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
         self.together = max(1, min(64, DRAWN_AT_ONCE // (2 * self.dimension + self.room + 1)))
         self.alike = True
         self.alike = self._slots_are_alike(data)
 
-    def _chunk(self, size: int | None) -> int:
+    def _factoring(
+        self, state: State, placeholder: Record, expected: float | None
+    ) -> tuple[list[outer.Outer | None], clip.Factoring | None]:
+        """Find the leaves that are outer products, and the public numbers by which they are summed."""
+        leaves = jax.tree.leaves(self.shape)
+        two = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *np.shape(leaf)), np.asarray(leaf).dtype), placeholder)
+        own = jax.random.split(random.fixed(0)) if self.method.own else None
+        found = outer.find(self._contributions, state, two, jax.random.key(0), own)
+        found = [
+            product if 1 / clip.LARGEST_SCALE <= weight / self.mechanism.clip <= clip.LARGEST_SCALE else None
+            for product, weight in zip(found, self.weights, strict=True)
+        ]
+        pairs = tuple((product.rows, product.columns) for product in found if product)
+        plain = sum(leaf.size for leaf, product in zip(leaves, found, strict=True) if not product)
+        factoring = clip.factoring(plain, pairs, self.radius, expected) if pairs else None
+        return (found, factoring) if factoring else ([None] * len(leaves), None)
+
+    def _chunk(self, expected: float) -> int:
         # From public numbers only: a program whose shapes followed the private number of records could round the
         # contributions of all records differently on neighbouring data.
-        expected = 128 if size is None else self.mechanism.rate * size
         wanted = math.ceil((expected + 3 * math.sqrt(expected)) / 64) * 64
         exact = ((1 << 31) - 1) // (self.radius + 1)
         return max(1, min(wanted, max(64, CHUNK_NUMBERS // self.dimension), exact))
@@ -180,7 +199,7 @@ class _Step:
 
             def one(i: Array, state: State) -> State:
                 mine = None if own is None else own[i]
-                total = lattice.add(self._sum(state, records, subsets, i, keys[i], mine), noise[i])
+                total = self._noisy(self._sum(state, records, subsets, i, keys[i], mine), noise[i])
                 return _arrays(self.method.update(state, self._release(total), keys[i]))
 
             return start + self.together, jax.lax.fori_loop(0, jnp.minimum(self.together, stop - start), one, state)
@@ -212,6 +231,17 @@ class _Step:
         # Noise and subsets come from children by fold_in, of which none is left: these are children of a split.
         return random.fold_in(jax.random.split(secret, 1)[0], steps) if self.method.own else None
 
+    @property
+    def blocks(self) -> list[int]:
+        """The lengths of the parts in which a sum is kept: the plain leaves together, then each outer product."""
+        if self.factoring is None:
+            return [self.dimension]
+        return [self.factoring.plain, *(rows * columns for rows, columns in self.factoring.pairs)]
+
+    def zero(self) -> list[lattice.Sum]:
+        """Give the empty sum."""
+        return [lattice.zero(size) for size in self.blocks]
+
     def _sum(
         self,
         state: State,
@@ -220,27 +250,100 @@ class _Step:
         i: Array,
         key: Key,
         own: Key | None = None,
-    ) -> lattice.Sum:
+    ) -> list[lattice.Sum]:
         """Add up the subset in chunks of one fixed shape; an empty subset is an empty sum."""
         row = i if subsets.shape[0] > 1 or self.together == 1 else 0
         included = jnp.sum(subsets[row] < self.count)
 
-        def add_chunk(j: Array, total: lattice.Sum) -> lattice.Sum:
+        def add_chunk(j: Array, totals: tuple[lattice.Sum, list[Array]]) -> tuple[lattice.Sum, list[Array]]:
             positions = jax.lax.dynamic_slice(subsets, (row, j * self.chunk), (1, self.chunk))[0]
             rows = jax.tree.map(lambda leaf: leaf.at[positions].get(mode="clip"), records)
             mine = None if own is None else random.fold_in(own, j * self.chunk + jnp.arange(self.chunk))
-            integers = self.integers(state, rows, key, mine)
-            return lattice.add(total, self._exact_sum(integers, positions < self.count))
+            clipped = self.clipped(state, rows, key, mine)
+            present = positions < self.count
+            plain = lattice.add(totals[0], self._exact_sum(clipped.plain, present))
+            return plain, self._add_products(totals[1], clipped.factors, present, j)
 
         chunks = (included + self.chunk - 1) // self.chunk
-        return jax.lax.fori_loop(0, chunks, add_chunk, lattice.zero(self.dimension))
+        plain, *products = self.zero()
+        if self.factoring is None:
+            return [jax.lax.fori_loop(0, chunks, add_chunk, (plain, []))[0]]
+        factoring = self.factoring
+
+        def add_group(g: Array, totals: list[lattice.Sum]) -> list[lattice.Sum]:
+            first = g * factoring.group
+            start = (totals[0], [jnp.zeros(pair, jnp.int32) for pair in factoring.pairs])
+            end = jnp.minimum(first + factoring.group, chunks)
+            plain, sums = jax.lax.fori_loop(first, end, add_chunk, start)
+            return [plain, *(lattice.add(total, sum_.ravel()) for total, sum_ in zip(totals[1:], sums, strict=True))]
+
+        groups = (chunks + factoring.group - 1) // factoring.group
+        plain, *products = jax.lax.fori_loop(0, groups, add_group, [plain, *products])
+        return [plain, *(lattice.coarsen(total, factoring.fine) for total in products)]
 
     def _exact_sum(self, integers: Int32[Array, "chunk d"], present: Bool[Array, "chunk"]) -> Int32[Array, "d"]:
         return jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)
 
-    def integers(self, state: State, rows: PyTree, key: Key, own: Key | None = None) -> Int32[Array, "chunk d"]:
-        """Give the clipped contributions of a chunk of records as lattice vectors, one a row."""
+    def _add_products(
+        self, sums: list[Array], factors: list[outer.Factors], present: Bool[Array, "chunk"], j: Array
+    ) -> list[Array]:
+        """Add a chunk's outer products, by one matrix product a leaf; beyond the public number of them, one by one."""
+        if self.factoring is None:
+            return sums
+        factors = [outer.Factors(left, jnp.where(present[:, None], right, 0)) for left, right in factors]
+        fast = j < self.factoring.chunks
+        together = [outer.Factors(left, jnp.where(fast, right, 0)) for left, right in factors]
+        sums = [total + clip.product(both) for total, both in zip(sums, together, strict=True)]
 
+        def add_one(k: Array, sums: list[Array]) -> list[Array]:
+            alone = [outer.Factors(left[k][None], right[k][None]) for left, right in factors]
+            return [total + clip.product(one) for total, one in zip(sums, alone, strict=True)]
+
+        return jax.lax.fori_loop(0, jnp.where(fast, 0, self.chunk), add_one, sums)
+
+    def _noisy(self, totals: list[lattice.Sum], noise: Int32[Array, "d"]) -> list[lattice.Sum]:
+        if self.factoring is None:
+            return [lattice.add(totals[0], noise)]
+        parts = jnp.split(noise, np.cumsum(self.blocks)[:-1])
+        plain, *products = (lattice.add(total, part) for total, part in zip(totals, parts, strict=True))
+        return [plain, *(lattice.wrap(total, self.factoring.fine) for total in products)]
+
+    def _contributions(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Array]:
+        def one(mine: tuple[Record, Key | None]) -> list[Array]:
+            return jax.tree.leaves(self.method.contribution(state, mine[0], key, mine[1]))
+
+        return jax.vmap(one)((rows, own))
+
+    def integers(self, state: State, rows: PyTree, key: Key, own: Key | None = None) -> Int32[Array, "chunk d"]:
+        """Give the part of ``clipped`` that is lattice vectors: all of it where nothing is an outer product."""
+        return self.clipped(state, rows, key, own).plain
+
+    def clipped(self, state: State, rows: PyTree, key: Key, own: Key | None = None) -> clip.Scaled:
+        """Give the clipped contributions of a chunk of records: lattice vectors, and factors of outer products."""
+        if self.factoring is None:
+            vectors = self._vectors(state, rows, key, own)
+            return clip.Scaled(clip.to_integers(vectors, self.mechanism.clip, self.radius), [])
+
+        def evaluate(mine: tuple[PyTree, Key | None]) -> list[Array | outer.Factors]:
+            apart = [product is not None for product in self.outers]
+            return outer.split(self._contributions, state, mine[0], key, mine[1], apart=apart).values
+
+        if self.alike:
+            values = evaluate((rows, own))
+        else:
+            pairs = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf], 1), (rows, own))
+            values = jax.tree.map(lambda leaf: leaf[:, 0], jax.lax.map(evaluate, pairs))
+        flat = [
+            value.reshape(self.chunk, -1).astype(jnp.float32) * weight
+            for value, weight in zip(values, self.weights, strict=True)
+            if not isinstance(value, outer.Factors)
+        ]
+        factors = [value for value in values if isinstance(value, outer.Factors)]
+        weights = [weight for product, weight in zip(self.outers, self.weights, strict=True) if product]
+        plain = jnp.concatenate([*flat, jnp.zeros((self.chunk, 0))], axis=1)
+        return clip.to_factors(plain, factors, weights, self.mechanism.clip, self.radius, self.factoring)
+
+    def _vectors(self, state: State, rows: PyTree, key: Key, own: Key | None) -> Float32[Array, "chunk d"]:
         def vector(mine: tuple[Record, Key | None]) -> Float32[Array, "d"]:
             leaves = jax.tree.leaves(self.method.contribution(state, mine[0], key, mine[1]))
             flat = [
@@ -248,16 +351,19 @@ class _Step:
             ]
             return jnp.concatenate(flat)
 
-        vectors = jax.vmap(vector)((rows, own)) if self.alike else jax.lax.map(vector, (rows, own))
-        return clip.to_integers(vectors, self.mechanism.clip, self.radius)
+        return jax.vmap(vector)((rows, own)) if self.alike else jax.lax.map(vector, (rows, own))
 
-    def _release(self, total: lattice.Sum) -> Release:
-        numbers = lattice.to_float(total, self.unit)
+    def _release(self, totals: list[lattice.Sum]) -> Release:
+        numbers = [lattice.to_float(total, self.unit) for total in totals]
         leaves, structure = jax.tree.flatten(self.shape)
-        ends = np.cumsum([leaf.size for leaf in leaves])
+        ends = np.cumsum([leaf.size for leaf, product in zip(leaves, self.outers, strict=True) if not product])
+        plain, products = iter(jnp.split(numbers[0], ends[:-1])), iter(numbers[1:])
         parts = [
-            part.reshape(leaf.shape) / jnp.float32(weight)
-            for part, leaf, weight in zip(jnp.split(numbers, ends[:-1]), leaves, self.weights, strict=True)
+            (product.leaf(next(products).reshape(product.rows, product.columns)) if product else next(plain)).reshape(
+                leaf.shape
+            )
+            / jnp.float32(weight)
+            for leaf, product, weight in zip(leaves, self.outers, self.weights, strict=True)
         ]
         std = [jnp.float32(lattice.RHO * self.unit / weight) for weight in self.weights]
         rate = jnp.float32(self.mechanism.rate)
@@ -285,12 +391,13 @@ class _Step:
 
         rows = jax.tree.map(made_up, data.placeholder)
         own = random.fold_in(random.fixed(0), jnp.arange(self.chunk)) if self.method.own else None
-        program = jax.jit(self.integers)
+        program = jax.jit(self.clipped)
         here = program(state, rows, jax.random.key(1), own)
         for places in (np.roll(np.arange(self.chunk), turn) for turn in (1, self.chunk // 2 + 1)):
             moved = jax.tree.map(operator.itemgetter(places), (rows, own))
             there = program(state, moved[0], jax.random.key(1), moved[1])
-            if not jnp.array_equal(here[places], there):
+            pairs = zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
+            if not all(jnp.array_equal(one[places], other) for one, other in pairs):
                 return False
         return True
 
@@ -338,6 +445,8 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
         "update": jax.make_jaxpr(method.update)(state, release, key),
         "draw": jax.make_jaxpr(method.draw)(state, key),
     }
+    if method.points is not None:
+        traced["points"] = jax.make_jaxpr(method.points)(state)
     lengths = {data._count, data._given} - {0, 1}
     for name, jaxpr in traced.items():
         arrays, calls = _contents(jaxpr)

@@ -12,7 +12,7 @@ once in 2**(32 - m) draws; only then are the other 96 bits drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ from jaxtyping import Array, Int32, UInt32
 from tacit.types import Key
 
 BITS = 128
+GROUP = 1024
+"""Draws that are asked together whether one of them is a tie."""
 
 
 class Table(NamedTuple):
@@ -84,34 +86,51 @@ def draw(
 
     Privacy: depends on no record. The keys must not be those that the words came from.
     """
-    columns, aliases, own, ties = [], [], [], []
+    values, ties = [], []
     for table, drawn in zip(tables, words, strict=True):
-        fraction_bits = 32 - (table.packed.shape[0].bit_length() - 1)
+        fraction_bits = _fraction_bits(table)
         low = jnp.uint32((1 << fraction_bits) - 1)
         column, fraction = drawn >> fraction_bits, drawn & low
         entry = jnp.asarray(table.packed)[column]
-        columns.append(column)
-        aliases.append(entry >> fraction_bits)
-        own.append(fraction < (entry & low))
+        values.append(jnp.where(fraction < (entry & low), column, entry >> fraction_bits).astype(jnp.int32))
         ties.append(fraction == (entry & low))
-    # One loop settles the ties of all tables: the cipher is long, and every copy of it is compiled.
-    rest = jnp.concatenate([jnp.asarray(table.rest) for table in tables])
-    starts = np.cumsum([0, *(len(table.rest) for table in tables)])[:-1]
-    places = jnp.concatenate([column + np.uint32(start) for column, start in zip(columns, starts, strict=True)], 1)
+    starts = np.cumsum([0, *(drawn.shape[1] for drawn in words)])
+    # Ties are rare among very many draws: they are looked for in groups, not one by one over everything.
+    tied = jnp.concatenate(ties, 1)
+    tied = jnp.pad(tied.ravel(), (0, -tied.size % GROUP)).reshape(GROUP, -1)
 
-    def settle(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        decided, open_ = carry
-        step, i = jnp.divmod(jnp.argmax(open_), places.shape[1])
+    def settle(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        decided, tied, groups = carry
+        group = jnp.argmax(groups)
+        members = jax.lax.dynamic_slice(tied, (0, group), (GROUP, 1))[:, 0]
+        member = jnp.argmax(members)
+        step, i = jnp.divmod(member * tied.shape[1] + group, starts[-1])
+        column, threshold = _column(tables, words, starts, step, i)
         # The bits belong to the step and the place, so drawing steps in other groups gives the same values.
         more = jax.random.key_data(jax.random.fold_in(keys[step], i))[:3]
-        below, same = more < rest[places[step, i]], more == rest[places[step, i]]
+        below, same = more < threshold, more == threshold
         lower = below[0] | (same[0] & (below[1] | (same[1] & below[2])))
-        return decided.at[step, i].set(lower), open_.at[step, i].set(False)
+        # At a tie the value is the alias so far.
+        decided = decided.at[step, i].set(jnp.where(lower, column, decided[step, i]))
+        left = members.at[member].set(False)
+        return decided, tied.at[:, group].set(left), groups.at[group].set(jnp.any(left))
 
-    start = (jnp.concatenate(own, 1), jnp.concatenate(ties, 1))
-    decided, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1]), settle, start)
-    ends = np.cumsum([drawn.shape[1] for drawn in words])[:-1]
-    return [
-        jnp.where(mine, column, alias).astype(jnp.int32)
-        for mine, column, alias in zip(jnp.split(decided, ends, 1), columns, aliases, strict=True)
-    ]
+    start = (jnp.concatenate(values, 1), tied, jnp.any(tied, axis=0))
+    decided, *_ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), settle, start)
+    return jnp.split(decided, starts[1:-1], 1)
+
+
+def _fraction_bits(table: Table) -> int:
+    return 32 - (table.packed.shape[0].bit_length() - 1)
+
+
+def _column(
+    tables: Sequence[Table], words: Sequence[UInt32[Array, "steps _"]], starts: Any, step: Array, i: Array
+) -> tuple[Int32[Array, ""], UInt32[Array, "3"]]:
+    """Give the column that the word at a place chose, and the rest of its threshold."""
+    column, threshold = jnp.int32(0), jnp.zeros(3, jnp.uint32)
+    for table, drawn, start in zip(tables, words, starts[:-1], strict=True):
+        chosen = drawn[step, jnp.clip(i - start, 0, drawn.shape[1] - 1)] >> _fraction_bits(table)
+        column = jnp.where(i >= start, chosen.astype(jnp.int32), column)
+        threshold = jnp.where(i >= start, jnp.asarray(table.rest)[chosen], threshold)
+    return column, threshold

@@ -3,15 +3,24 @@
 One joint norm over the whole contribution, computed in float32 and rounded to integers; the bound is drawn in by what
 rounding and float32 arithmetic can add (docs/proofs/clipping.md), so the integer norm is at most M for every input,
 NaN, infinities and denormals included.
+
+Leaves that are outer products (``outer.py``) are not written out. Their factors are scaled, and a chunk of records is
+summed by one float32 matrix product, which is rounded to a finer lattice. What this can add to the distance between
+neighbours is taken off the clip in advance (``Factoring``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32
+
+from tacit.wall import lattice
+from tacit.wall.outer import Factors
 
 UNIT_ROUNDOFF = 2.0**-24
 ONE_STAGE = 4096
@@ -20,6 +29,14 @@ SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
 """Between them neither 1 / clip nor what underflows beside it leaves the range of float32."""
 LARGEST_LOSS = 0.2
 """The share of the clip that rounding may take before a recipe is refused."""
+LARGEST_SCALE = 2.0**80
+"""Leaves whose weight over clip is beyond it, or below its inverse, are not taken apart."""
+LIGHT_LOSS, FACTORED_LOSS = 0.01, 0.1
+"""The share of the clip that float32 sums should not, and that all of factoring must not, take."""
+LARGEST_CHUNK = 256
+"""Records in one matrix product, at most: its error in float32 grows with them."""
+FAINT = 2.0**-80
+"""A leaf whose factor has a smaller squared norm counts as zero: its norm could not be told in float32."""
 
 
 def shrink(dimension: int, radius: int) -> float:
@@ -27,8 +44,7 @@ def shrink(dimension: int, radius: int) -> float:
 
     Privacy: public. Rounding adds at most sqrt(d)/2 to a norm, float32 a relative (additions + 16) / 2**24.
     """
-    additions = dimension if dimension <= ONE_STAGE else 2 * math.isqrt(dimension - 1) + 2
-    share = (1 - math.sqrt(dimension) / (2 * radius)) / (1 + (additions + 16) * UNIT_ROUNDOFF)
+    share = (1 - math.sqrt(dimension) / (2 * radius)) / (1 + (_additions(dimension) + 16) * UNIT_ROUNDOFF)
     if share < 1 - LARGEST_LOSS:
         raise ValueError(
             f"A contribution of {dimension} numbers is too long for this noise: rounding to the lattice would take "
@@ -37,22 +53,168 @@ def shrink(dimension: int, radius: int) -> float:
     return share
 
 
+class Factoring(NamedTuple):
+    """The public numbers by which leaves that are outer products are summed.
+
+    Attributes
+    ----------
+    plain
+        How many numbers of a contribution are not taken apart.
+    pairs
+        The lengths of the two factors of each leaf that is.
+    chunk
+        Records in one matrix product.
+    chunks
+        Matrix products of one step; records beyond them are added one at a time.
+    fine
+        A sum of a chunk is rounded to multiples of 2**-fine of the lattice's unit.
+    group
+        How many chunks can be added in int32 before they are added to the exact sum.
+    """
+
+    plain: int
+    pairs: tuple[tuple[int, int], ...]
+    chunk: int
+    chunks: int
+    fine: int
+    group: int
+
+    def shrink(self, radius: int) -> float:
+        """Give the share of the radius to which contributions are scaled, as ``clip.shrink`` does; not refused.
+
+        Privacy: public. With it neighbours' sums differ by at most the radius (docs/proofs/clipping.md).
+        """
+        size = sum(rows * columns for rows, columns in self.pairs)
+        roundings = self.chunk + 2
+        relative = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)
+        products = radius * (2 * relative * self.chunk * self.chunks + UNIT_ROUNDOFF)
+        rounding = math.sqrt(size) * (1 + (self.chunks + 0.5) * 2.0**-self.fine)
+        additions = max(_additions(n) + _additions(m) + 1 for n, m in (*self.pairs, (self.plain, 0))) + len(self.pairs)
+        apart = math.hypot(products + rounding, math.sqrt(self.plain) / 2)
+        return (1 - apart / radius) / (1 + (additions + 16) * UNIT_ROUNDOFF)
+
+
+def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expected: float | None) -> Factoring | None:
+    """Choose how outer products are summed, or give nothing where too much of the clip would be lost.
+
+    Privacy: public; ``expected``, the size of a subset by the declared number of records, is a public number or None.
+    """
+    usual = 128.0 if expected is None else expected
+    pieces = 0
+    while True:
+        # Most subsets fill the same number of chunks, and fill them well.
+        pieces = 2 * pieces or math.ceil((usual + 2.5 * math.sqrt(usual)) / LARGEST_CHUNK)
+        chunk = max(32, math.ceil((usual + 2.5 * math.sqrt(usual)) / pieces / 32) * 32)
+        loss = 2 * (chunk + 3) * chunk * UNIT_ROUNDOFF
+        if expected is None:
+            chunks = max(1, math.floor(LIGHT_LOSS / loss))
+        else:
+            chunks = math.ceil((usual + 6 * math.sqrt(usual)) / chunk)
+        if chunk == 32 or chunks * loss <= 2 * LIGHT_LOSS:
+            break
+    # int32 holds the sum of a group, the bound on float32's error included.
+    room = (2**31 - 1) / (1.01 * chunk * (radius + 1))
+    fine = min(lattice.LIMB, math.floor(math.log2(room / min(4, chunks))))
+    found = Factoring(plain, pairs, chunk, chunks, fine, math.floor(room * 2.0**-fine))
+    return found if fine >= 0 and found.shrink(radius) >= 1 - FACTORED_LOSS else None
+
+
+class Scaled(NamedTuple):
+    """Clipped contributions: lattice vectors of the plain part, and factors of products in units of 2**-fine."""
+
+    plain: Int32[Array, "n d"]
+    factors: list[Factors]
+
+
 def to_integers(vectors: Float32[Array, "n d"], clip: float, radius: int) -> Int32[Array, "n d"]:
     """Clip each row to norm ``clip`` and express it in units of clip / radius; non-finite rows become zero.
 
     Privacy: the integer norm of every row is at most ``radius``, whatever the row holds.
     """
+    _check_clip(clip)
+    scaled = vectors * jnp.float32(1 / clip)
+    squares = _sum_of_squares(scaled)
+    finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite
+    return _round(scaled, finite, _factor(squares, shrink(vectors.shape[1], radius), radius), radius)
+
+
+def to_factors(
+    vectors: Float32[Array, "n d"],
+    factors: Sequence[Factors],
+    weights: Sequence[float],
+    clip: float,
+    radius: int,
+    factoring: Factoring,
+) -> Scaled:
+    """Clip each record to norm ``clip``: its plain numbers become integers, its factors are scaled.
+
+    Privacy: with the products of the scaled factors in units of 2**-fine, and ``factoring``'s share, the norm of every
+    record is at most ``radius``, and records that are not finite are zero.
+    """
+    _check_clip(clip)
+    scaled = vectors * jnp.float32(1 / clip)
+    squares = _sum_of_squares(scaled)
+    finite = squares < jnp.inf
+    sides = []
+    # Behind the barrier the numbers whose norm is taken and those that are multiplied are the same ones in memory; a
+    # compiler that computed them twice, in two ways, could make them differ.
+    for (left, right), weight in zip(jax.lax.optimization_barrier(list(factors)), weights, strict=True):
+        right = right * jnp.float32(weight / clip)
+        left_square, right_square = _sum_of_squares(left), _sum_of_squares(right)
+        # A faint leaf is dropped, not the record; whatever is infinite or NaN drops the record.
+        seen = (left_square >= FAINT) & (right_square >= FAINT)
+        finite &= (left_square < jnp.inf) & (right_square < jnp.inf)
+        squares = squares + jnp.where(seen, left_square * right_square, 0)
+        sides.append((left, right, seen))
+    finite &= squares < jnp.inf
+    factor = _factor(squares, factoring.shrink(radius), radius)
+    steps = factor * (1 << factoring.fine)
+    return Scaled(
+        _round(scaled, finite, factor, radius),
+        [
+            # Zeroed on both sides: zero times infinity would spoil the sum of all records.
+            Factors(_rows_or_zero(finite & seen, left), _rows_or_zero(finite & seen, right * steps[:, None]))
+            for left, right, seen in sides
+        ],
+    )
+
+
+def product(factors: Factors) -> Int32[Array, "rows columns"]:
+    """Sum the outer products of a chunk of records and round the sum to integers.
+
+    Privacy: not private; off the exact sum by what ``Factoring.shrink`` allows for.
+    """
+    left, right = factors
+    total = jax.lax.dot_general(
+        left, right, (((0,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+    )
+    return jnp.rint(total).astype(jnp.int32)
+
+
+def _check_clip(clip: float) -> None:
     if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
         raise ValueError(
             f"A clip of {clip:g} is outside {SMALLEST_CLIP:.1g} to {LARGEST_CLIP:.1g}, where float32 keeps the norm "
             "bound. Express the contributions in other units."
         )
-    scaled = vectors * jnp.float32(1 / clip)
-    squares = _sum_of_squares(scaled)
-    finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite
-    share = jnp.float32(shrink(vectors.shape[1], radius))
-    factor = radius * jnp.minimum(1, share / jnp.sqrt(squares))
+
+
+def _additions(dimension: int) -> int:
+    return dimension if dimension <= ONE_STAGE else 2 * math.isqrt(dimension - 1) + 2
+
+
+def _factor(squares: Float32[Array, "n"], share: float, radius: int) -> Float32[Array, "n"]:
     # A zero vector gives 0/0 nowhere: share / 0 is infinite, and the minimum is 1.
+    return radius * jnp.minimum(1, jnp.float32(share) / jnp.sqrt(squares))
+
+
+def _rows_or_zero(keep: Bool[Array, "n"], rows: Float32[Array, "n d"]) -> Float32[Array, "n d"]:
+    return jnp.where(keep[:, None], rows, 0)
+
+
+def _round(
+    scaled: Float32[Array, "n d"], finite: Bool[Array, "n"], factor: Float32[Array, "n"], radius: int
+) -> Int32[Array, "n d"]:
     numbers = scaled * factor[:, None]
     # The compiler may multiply constants (1 / clip, the radius, block weights) together first; should that overflow,
     # the product is infinite or NaN in every coordinate, and the row is zero like any other non-finite one.

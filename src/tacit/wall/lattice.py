@@ -68,6 +68,20 @@ def add(total: Sum, values: Int32[Array, "d"]) -> Sum:
     return Sum(total.high + (values >> LIMB) + (low >> LIMB), low & ((1 << LIMB) - 1))
 
 
+def coarsen(total: Sum, fine: int) -> Sum:
+    """Round a sum in units of 2**-fine to whole units, halves up; ``fine`` is at most LIMB."""
+    if not fine:
+        return total
+    low = total.low + (1 << fine >> 1)
+    high, low = total.high + (low >> LIMB), low & ((1 << LIMB) - 1)
+    return Sum(high >> fine, ((high & ((1 << fine) - 1)) << (LIMB - fine)) | (low >> fine))
+
+
+def wrap(total: Sum, fine: int) -> Sum:
+    """Reduce modulo 2**(48 - fine): what a sum that was wrapped before ``coarsen`` is known up to."""
+    return Sum((total.high << fine) >> fine, total.low)
+
+
 def to_float(total: Sum, unit: float) -> Float32[Array, "d"]:
     """Turn a noisy sum into numbers: post-processing, so its rounding is harmless."""
     return (total.high.astype(jnp.float32) * (1 << LIMB) + total.low.astype(jnp.float32)) * jnp.float32(unit)

@@ -1,0 +1,1 @@
+"""Other packages' interfaces on tacit's parts. Nothing here gives a certificate."""

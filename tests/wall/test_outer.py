@@ -1,0 +1,251 @@
+"""Outer products: what is recognised, what is not, and that taking leaves apart changes no contribution."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.example_libraries import stax
+
+from tacit.mechanism import Mechanism
+from tacit.types import Method
+from tacit.wall import _Step, outer, random
+from tacit.wall.data import PrivateData
+
+KEY = jax.random.key(0)
+N, P, Q, R = 6, 90, 100, 70
+X = jax.random.normal(KEY, (N, P))
+WEIGHTS = {"a": 0.1 * jax.random.normal(KEY, (P, Q)), "b": jnp.ones(Q), "c": 0.1 * jax.random.normal(KEY, (Q, R))}
+ACTIVATIONS: list[Callable[[Any], Any]] = [jax.nn.relu, jax.nn.softplus, jnp.tanh, jax.nn.sigmoid, jax.nn.gelu]
+
+
+def checked(contribute: Callable[..., Any], weights: Any = WEIGHTS, x: Any = X) -> list[tuple[int, int] | None]:
+    """Say which leaves were taken apart, having checked that sums of products and plain leaves are right."""
+    every = jax.vmap(contribute, (None, 0))
+    outers = outer.find(every, weights, x)
+    split = jax.jit(lambda weights, x: outer.split(every, weights, x).values)(weights, x)
+    for product, value, leaf in zip(outers, split, jax.tree.leaves(every(weights, x)), strict=True):
+        if product is None:
+            np.testing.assert_allclose(value, leaf, rtol=1e-4, atol=1e-5)
+            continue
+        assert value.left.shape == (len(x), product.rows)
+        assert value.right.shape == (len(x), product.columns)
+        for i in (0, len(x) - 1):  # every record's own product, and the sum, in the leaf's own layout
+            one = product.leaf(np.outer(value.left[i], value.right[i]))
+            np.testing.assert_allclose(one, leaf[i], rtol=1e-4, atol=1e-5 * np.abs(leaf).max())
+        total = product.leaf(np.einsum("np,nq->pq", *value))
+        np.testing.assert_allclose(total, leaf.sum(0), rtol=1e-4, atol=1e-4 * np.abs(leaf).max())
+    return [product and (product.rows, product.columns) for product in outers]
+
+
+def dense(activation: Callable[[Any], Any], rows: bool = False) -> Callable[..., Any]:
+    """A network of two layers, on a vector or on a batch of one, as models written for batches see a record."""
+
+    def loss(w: Any, x: Any) -> Any:
+        x = x[None] if rows else x
+        return jnp.sum(jnp.sin(activation(x @ w["a"] + w["b"]) @ w["c"]))
+
+    return loss
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("rows", [False, True])
+def test_weights_of_dense_layers(activation: Callable[[Any], Any], rows: bool) -> None:
+    assert checked(jax.grad(dense(activation, rows))) == [(P, Q), None, (Q, R)]
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda f: jax.jit(jax.checkpoint(jax.jit(f)))])
+def test_calls_are_opened_up(wrap: Callable[..., Any]) -> None:
+    assert checked(jax.grad(wrap(dense(jax.nn.relu, rows=True)))) == [(P, Q), None, (Q, R)]
+    assert checked(wrap(jax.grad(dense(jax.nn.softplus)))) == [(P, Q), None, (Q, R)]
+
+
+def test_custom_derivatives_are_opened_up() -> None:
+    @jax.custom_vjp
+    def layer(w: Any, x: Any) -> Any:
+        return x @ w
+
+    layer.defvjp(lambda w, x: (x @ w, (w, x)), lambda saved, d: (jnp.outer(saved[1], d), saved[0] @ d))
+
+    @jax.custom_jvp
+    def bent(x: Any) -> Any:
+        return jnp.sin(x)
+
+    bent.defjvp(lambda x, t: (jnp.sin(*x), jnp.cos(*x) * t[0]))
+    assert checked(jax.grad(lambda w, x: jnp.sum(bent(layer(w["a"], x))))) == [(P, Q), None, None]
+
+
+def test_equinox_and_stax() -> None:
+    mlp = eqx.nn.MLP(P, R, Q, 2, activation=jax.nn.softplus, key=KEY)
+    arrays, static = eqx.partition(mlp, eqx.is_array)
+    loss = lambda w, x: jnp.sum(eqx.combine(w, static)(x) ** 2)  # noqa: E731
+    assert checked(jax.grad(loss), arrays) == [(Q, P), None, (Q, Q), None, (R, Q), None]
+    assert checked(jax.grad(eqx.filter_jit(loss)), arrays) == [(Q, P), None, (Q, Q), None, (R, Q), None]
+    start, apply = stax.serial(
+        stax.Dense(Q), stax.Softplus, stax.FanOut(2), stax.parallel(stax.Dense(R), stax.Dense(R))
+    )
+    weights = start(KEY, (-1, P))[1]
+    loss = lambda w, x: jnp.sum(sum(apply(w, x[None])) ** 2)  # noqa: E731
+    assert [pair for pair in checked(jax.grad(loss), weights) if pair] == [(P, Q), (Q, R), (Q, R)]
+
+
+def test_what_rearranges_or_scales_is_looked_through() -> None:
+    def product(x: Any) -> Any:
+        return jnp.outer(x, jnp.cos(x[:80]))
+
+    cases: dict[str, Callable[..., Any]] = {
+        "as it is": lambda w, x: product(x),
+        "turned": lambda w, x: product(x).T,
+        "flat": lambda w, x: product(x).ravel(),
+        "folded": lambda w, x: product(x).T.reshape(8, 10, 1, P),
+        "axes of one": lambda w, x: jnp.squeeze(product(x)[:, None, :, None], 1),
+        "cast": lambda w, x: product(x).astype(jnp.float16).astype(jnp.float32) * 0 + product(x),
+        "negated": lambda w, x: -product(x),
+        "scaled by a number": lambda w, x: 3 * product(x) / 7,
+        "scaled by a public array": lambda w, x: product(x) * jnp.sum(w["b"]),
+        "scaled by each record's own number": lambda w, x: x[0] * product(x) / (1 + x[1] ** 2),
+        "einsum": lambda w, x: jnp.einsum("a,b->ba", x, jnp.cos(x[:80])),
+        "three axes": lambda w, x: x[:60].reshape(6, 1, 10) * jnp.cos(x[:80])[None, :, None],
+        "by broadcasting": lambda w, x: jnp.broadcast_to(x[:, None], (P, 80)) * jnp.cos(x[:80]),
+    }
+    found = {name: checked(contribute) for name, contribute in cases.items()}
+    assert found.pop("cast") == [None]  # a sum of two
+    assert found.pop("three axes") == [(60, 80)]
+    assert {tuple(sorted(pair)) for (pair,) in found.values()} == {(80, P)}
+
+
+def test_what_is_not_an_outer_product_stays_as_it_is() -> None:
+    cases: dict[str, Callable[..., Any]] = {
+        "two products": lambda w, x: jnp.outer(x, x) + jnp.outer(jnp.sin(x), x),
+        "weights used twice": lambda w, x: jax.grad(lambda a: jnp.sum(jnp.tanh(jnp.stack([x, x * x]) @ a)))(w["a"]),
+        "in a loop": lambda w, x: jax.lax.fori_loop(0, 3, lambda _, c: c + jnp.outer(x, x), jnp.zeros((P, P))),
+        "bent": lambda w, x: jnp.sin(jnp.outer(x, x)),
+        "divided through": lambda w, x: 1 / (3 + jnp.outer(x, x)),
+        "masked": lambda w, x: jnp.where(w["a"] > 0, jnp.outer(x, jnp.ones(Q) * x[0]), 0),
+        "scaled unequally": lambda w, x: jnp.outer(x, jnp.cos(x)) * w["a"][:, :P],
+        "a long vector": lambda w, x: jnp.tile(x, 100),
+        "small": lambda w, x: jnp.outer(x[:50], x[:50]),
+        "thin": lambda w, x: jnp.outer(jnp.tile(x, 50), x[:3]),
+        "whole numbers": lambda w, x: jnp.outer(jnp.int32(x), jnp.int32(10 * x)),
+        "whole numbers, cast": lambda w, x: jnp.outer(jnp.int32(x), jnp.int32(10 * x)).astype(jnp.float32),
+        "the same for all": lambda w, x: w["a"],
+        "cut": lambda w, x: jnp.outer(x, x)[:70],
+    }
+    for name, contribute in cases.items():
+        assert checked(contribute) == [None], name
+
+
+def test_a_batch_of_one_record_is_not_taken_apart() -> None:
+    assert outer.find(jax.vmap(lambda x: jnp.outer(x, x)), X[:1]) == [None]
+
+
+# --- through the wall ---------------------------------------------------------------------------------------
+
+
+def network(batch_of_one: bool = False) -> Method:
+    """Descend the loss of ``dense``."""
+    gradient = jax.grad(dense(jax.nn.softplus, batch_of_one))
+    return Method(
+        init=lambda key: WEIGHTS,
+        contribute=lambda state, record, key: gradient(state, record),
+        update=lambda state, release, key: jax.tree.map(lambda w, g: w - 1e-3 * g, state, release.total),
+        draw=lambda state, key: {},
+    )
+
+
+def step_of(method: Method, count: int = 40, size: int | None = 40, **facts: Any) -> _Step:
+    mechanism = Mechanism(**{"rate": 0.5, "clip": 1.0, "noise_multiplier": 1.0, "steps": 10} | facts)
+    return _Step(method, PrivateData(np.zeros((count, P), np.float32), size=size), mechanism, method.init(KEY))
+
+
+def totals(step: _Step, records: Any, method: Method) -> Any:
+    subset = np.minimum(np.arange(math.ceil(len(records) / step.chunk) * step.chunk, dtype=np.int32), len(records))
+    program = jax.jit(
+        lambda records, subset: step._release(step._sum(WEIGHTS, records, subset[None], jnp.int32(0), KEY)).total
+    )
+    return program(records, subset)
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 2.0, 3.0)])
+@pytest.mark.parametrize("clip", [0.3, 1e3])
+def test_taken_apart_or_not_the_sum_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, clip: float, weights: tuple[float, ...] | None
+) -> None:
+    records = np.asarray(jax.random.normal(jax.random.key(1), (40, P)))
+    apart = step_of(network(), clip=clip, weights=weights)
+    assert apart.factoring is not None
+    assert apart.factoring.pairs == ((P, Q), (Q, R))
+    assert apart.factoring.plain == Q
+    found = totals(apart, records, network())
+    monkeypatch.setattr(outer, "find", lambda *arguments: [None] * 3)
+    whole = step_of(network(), clip=clip, weights=weights)
+    assert whole.factoring is None
+    wanted = totals(whole, records, network())
+    # Both are within half a unit a record and within the few thousandths of the clip that they are drawn in.
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0.01, atol=40 * clip / apart.radius)
+
+
+def test_records_one_at_a_time_give_the_same_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = step_of(network())
+    assert step.alike
+    records = jax.random.normal(jax.random.key(1), (step.chunk, P))
+    together = jax.jit(step.clipped)(WEIGHTS, records, KEY)
+    step.alike = False
+    alone = jax.jit(lambda *given: step.clipped(*given))(WEIGHTS, records, KEY)
+    for one, other in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max())
+
+
+def test_batches_of_one_and_own_keys_are_taken_apart_too() -> None:
+    assert step_of(network(batch_of_one=True)).factoring is not None
+    noisy = network()._replace(
+        contribute=lambda state, record, key, own: jax.grad(dense(jax.nn.relu))(
+            state, record + 0.1 * jax.random.normal(own, (P,))
+        ),
+        own=True,
+    )
+    step = step_of(noisy)
+    assert step.factoring is not None
+    assert step.alike
+
+
+def sizes(text: str) -> set[int]:
+    """Give the number of elements of every array named in a compiled program."""
+    shapes = re.findall(r"[a-z]+\d+\[([\d,]+)\]", text)
+    return {math.prod(int(size) for size in shape.split(",")) for shape in shapes}
+
+
+def test_no_array_holds_every_record_s_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    def arrays(step: _Step) -> set[int]:
+        inputs = WEIGHTS, 0, 1, random.fixed(1), KEY, np.zeros((40, P), np.float32)
+        return sizes(jax.jit(step.segment).lower(*inputs).compile().as_text())
+
+    apart = step_of(network())
+    each = {apart.chunk * P * Q, apart.chunk * Q * R, apart.chunk * apart.dimension}
+    assert not each & arrays(apart)
+    monkeypatch.setattr(outer, "find", lambda *arguments: [None] * 3)
+    whole = step_of(network())
+    assert {whole.chunk * P * Q, whole.chunk * Q * R, whole.chunk * whole.dimension} & arrays(whole)
+
+
+def test_the_memory_of_a_step_does_not_follow_the_records() -> None:
+    temporary = []
+    for count in (1000, 20_000):
+        step = step_of(network(), count, count, rate=20 / count)
+        inputs = WEIGHTS, 0, 1, random.fixed(1), KEY, np.zeros((count, P), np.float32)
+        temporary.append(jax.jit(step.segment).lower(*inputs).compile().memory_analysis().temp_size_in_bytes)
+    assert temporary[1] < 1.05 * temporary[0]
+
+
+def test_a_weight_far_from_the_clip_is_not_taken_apart() -> None:
+    step = step_of(network(), weights=(1e30, 1.0, 1.0), clip=1e-3)
+    assert step.factoring is not None
+    assert step.factoring.pairs == ((Q, R),)
