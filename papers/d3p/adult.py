@@ -177,9 +177,11 @@ def report(chosen: Any, runs: int, recipe: dict[str, Any], held_out: Any, covera
     right.axvline(0.9, color="0.6", lw=0.8, ls="--")
     left.set_yticks(range(len(names)), names, fontsize="small")
     right.set_yticks(range(len(names)), [])
-    left.set_title("Held-out log-likelihood minus non-private (± 2 errors)", fontsize="medium", loc="left")
+    left.set_title("Log-likelihood minus non-private", fontsize="medium", loc="left")
     right.set_title("Coverage of 90% intervals", fontsize="medium", loc="left")
     right.set_xlim(0, 1)
+    left.locator_params(axis="x", nbins=4)
+    left.set_xlabel("bars: two Monte-Carlo standard errors")
     results = {"held_out": held_out, "coverage": coverage, "recipe": recipe, "clip": CLIP, "runs": runs}
     study.save(chosen.out, "adult", "python papers/d3p/adult.py", text, results, figure)
 

@@ -173,9 +173,10 @@ def draw(results: dict[str, Any]) -> Any:
     right.set_yticks(range(len(names)), [])
     right.axvline(0.9, color="0.6", lw=0.8, ls="--")
     left.set(xscale="log")
-    left.set_title("Loss against non-private (log-likelihood)", fontsize="medium", loc="left")
+    left.set_title("Log-likelihood lost to non-private", fontsize="medium", loc="left")
     right.set_title("Coverage of 90% intervals", fontsize="medium", loc="left")
     right.set_xlim(0, 1)
+    left.set_xlabel("bars: two Monte-Carlo standard errors")
     left.legend(frameon=False, fontsize="x-small")
     return figure
 
