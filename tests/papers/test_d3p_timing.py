@@ -24,7 +24,6 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(script: str, out: Path, *options: str) -> str:
     """Run a script without d3p, which has a test of its own; give what it prints."""
-    # Under coverage of warnings as errors the scripts are users like any other: they get no special flags.
     done = subprocess.run(
         [sys.executable, FOLDER / script, "--quick", "--out", out, *options],
         env={**os.environ, "D3P_PYTHON": "not installed"},
@@ -41,7 +40,8 @@ def test_sampler(tmp_path: Path) -> None:
     printed = run("sampler.py", tmp_path)
     assert "d3p not installed: run make peer" in printed
     rows = json.loads((tmp_path / "results" / "sampler.json").read_text())["rows"]
-    assert all(min(row["tacit"][1], row["choice"][1]) > 0 for row in rows)
+    # By the clock: processor time is booked at the kernel's ticks and is no use for runs of milliseconds.
+    assert all(row["tacit"][0] < row["choice"][0] for row in rows)
     assert (tmp_path / "figures" / "sampler.png").stat().st_size < 150_000
 
 
@@ -53,6 +53,7 @@ def test_batch(tmp_path: Path) -> None:
     assert all(min(row["tacit"] + row["numpyro"]) > 0 for row in rows)
 
 
+@pytest.mark.slow  # reading and compiling the private VAE alone takes 41 processor seconds
 @pytest.mark.skipif(not (DATA / "mnist.npz").exists(), reason="TACIT_DATA names no folder with mnist.npz")
 def test_vae(tmp_path: Path) -> None:
     assert "negative ELBO" in run("vae.py", tmp_path, "--only", "loss")
