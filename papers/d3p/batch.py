@@ -76,7 +76,7 @@ def functions(model: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 def private_steps(model: str, data: tacit.PrivateData, batch: int) -> Callable[[int], Any]:
     """Compile tacit's private step; give a program that takes some steps."""
     method = tacit.vi(*functions(model), optax.adam(LEARNING_RATE))(data.placeholder)
-    mechanism = tacit.Mechanism(rate=batch / RECORDS, clip=CLIP, noise_multiplier=SIGMA, steps=10**6)
+    mechanism = tacit.Mechanism(rate=batch / data.size, clip=CLIP, noise_multiplier=SIGMA, steps=10**6)
     door = Door(
         method,
         data,

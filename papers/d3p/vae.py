@@ -17,12 +17,16 @@ Fashion-MNIST its figure is an optimistic one.
 from __future__ import annotations
 
 import argparse
+import gc
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import optax
 from batch import RECORDS, UNIT, private_steps, public_steps, ratio
@@ -154,6 +158,32 @@ def times(peer: Peer | None, quick: bool) -> dict[str, Time]:
     return found
 
 
+def memory(count: int) -> float:
+    """Give the MB that five private steps on some images need at their peak, beyond what was held before them."""
+
+    def status(field: str) -> float:
+        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+        return int(line.split()[1]) / 1024
+
+    data = tacit.PrivateData({"image": binarize(np.full((count, PIXELS), 0.2, np.float32), 0)}, size=count)
+    gc.collect()
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
+    private_steps("vae", data, 128)(5)
+    return status("VmHWM") - before
+
+
+def memories(counts: list[int]) -> dict[str, float]:
+    """Ask a process for each number of images for its peak."""
+    print("\n| images | MB of images | MB at the peak beyond them |\n|---|---|---|")
+    found = {}
+    for count in counts:
+        command = [sys.executable, __file__, "--peak", str(count)]
+        found[str(count)] = float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        print(f"| {count} | {count * PIXELS * 4 / 2**20:.0f} | {found[str(count)]:.0f} |")
+    return found
+
+
 def plot(name: str, fitted: dict[str, dict[str, Array]], path: Path) -> None:
     """Draw test images, their reconstructions, and new images decoded from the prior."""
     import matplotlib.pyplot as plt
@@ -181,18 +211,19 @@ def main() -> None:
     parser.add_argument("--only", choices=["loss", "time"], help="only this half of the table")
     parser.add_argument("--data", choices=list(TITLES), help="only this data set")
     parser.add_argument("--out", type=Path, help="folder for results/ and figures/")
+    parser.add_argument("--peak", type=int, help="only print the peak memory of private steps on so many images")
     options = parser.parse_args()
+    if options.peak:
+        print(memory(options.peak))
+        return
     out = options.out or (None if options.quick else FOLDER)
     names = [options.data] if options.data else ["mnist"] if options.quick else list(TITLES)
     if options.only != "loss":
         peer = Peer.start()
         found = times(peer, options.quick)
+        peaks = memories([2_000] if options.quick else [10_000, 60_000, 240_000])
         if out:
-            write_results(
-                out,
-                "vae_time",
-                {"unit": UNIT, "batch": 128, "records": RECORDS, **found},
-            )
+            write_results(out, "vae_time", {"unit": UNIT, "batch": 128, "records": RECORDS, **found, "peak_MB": peaks})
         if peer:
             peer.close()
     for name in names if options.only != "time" else ():

@@ -21,7 +21,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
@@ -32,7 +32,7 @@ from tacit.wall.data import PrivateData
 CHUNK_NUMBERS = 1 << 18
 """Contributions held at once, in numbers: what fits a core's cache."""
 DRAWN_AT_ONCE = 1 << 18
-"""Random words drawn ahead at once."""
+"""Random words drawn ahead at once, by the program itself; a step that needs more is given its words."""
 
 
 @final
@@ -85,10 +85,14 @@ class Door:
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
         step = _Step(method, data, mechanism, state)
-        lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
+        if step.alone:
+            words = jax.ShapeDtypeStruct((step.words,), jnp.uint32)
+            lowered = jax.jit(step.take).lower(state, 0, words, secret, key, data._records)
+        else:
+            lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
         # The start decides the bits too, and is computed outside the segment.
         self._text = lowered.as_text() + jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
-        self._program = lowered.compile()
+        self._program, self._step = lowered.compile(), step
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self.rekey(secret)
@@ -114,7 +118,15 @@ class Door:
         look = replace(self._look, first=first, stop=stop, tag=self.tag)
         for ledger in self._ledgers:
             ledger.charge(look)
-        return jax.block_until_ready(self._program(state, first, stop, self._stream, self._key, self._records))
+        if not self._step.alone:
+            return jax.block_until_ready(self._program(state, first, stop, self._stream, self._key, self._records))
+        secret = random.to_bytes(self._stream)
+        for step in range(first, stop):
+            # Drawn while the step before is computed.
+            words = jax.device_put(random.words(secret, 2 * step, self._step.words))
+            state = jax.block_until_ready(state)
+            state = self._program(state, step, words, self._stream, self._key, self._records)
+        return jax.block_until_ready(state)
 
     def seal(self, content: bytes) -> str:
         """Give a keyed hash of public content that shows it was made under this key, data and program.
@@ -157,7 +169,13 @@ class _Step:
             clip.shrink(self.dimension, self.radius)  # refuses what rounding would spoil
         self.chunk = self.factoring.chunk if self.factoring else self._chunk(128.0 if expected is None else expected)
         self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
-        self.together = max(1, min(64, DRAWN_AT_ONCE // (2 * self.dimension + self.room + 1)))
+        self.everyone = mechanism.rate == 1 or not self.count
+        gaps = () if self.everyone else sample.gap_tables(mechanism.rate, sample.digits_for(self.count))
+        self.tables = [*lattice.tables(), *gaps]
+        self.sizes = [self.dimension] * 2 + [self.room] * len(gaps)
+        self.words = sum(self.sizes)
+        self.together = max(1, min(64, DRAWN_AT_ONCE // self.words))
+        self.alone = self.words > DRAWN_AT_ONCE
         self.alike = True
         self.alike = self._slots_are_alike(data)
 
@@ -194,32 +212,51 @@ class _Step:
             start, state = carry
             steps = start + jnp.arange(self.together)
             noise, subsets = self.draw(secret, steps)
-            keys = random.fold_in(key, steps)
-            own = self.own_keys(secret, steps)
+            keys, own = random.fold_in(key, steps), self.own_keys(secret, steps)
 
             def one(i: Array, state: State) -> State:
-                mine = None if own is None else own[i]
-                total = self._noisy(self._sum(state, records, subsets, i, keys[i], mine), noise[i])
-                return _arrays(self.method.update(state, self._release(total), keys[i]))
+                return self._one(state, records, noise, subsets, i, keys[i], None if own is None else own[i])
 
             return start + self.together, jax.lax.fori_loop(0, jnp.minimum(self.together, stop - start), one, state)
 
         return jax.lax.while_loop(lambda carry: carry[0] < stop, group, (jnp.asarray(first), state))[1]
 
+    def take(
+        self, state: State, step: Int32[Array, ""], words: UInt32[Array, "_"], secret: Key, key: Key, records: PyTree
+    ) -> State:
+        """Take one step, given the words that ``segment`` would draw for it: the same bits, faster for many words."""
+        steps = jnp.asarray(step)[None]
+        noise, subsets = self.draw(secret, steps, words[None])
+        own = self.own_keys(secret, steps)
+        key = random.fold_in(key, steps)[0]
+        return self._one(state, records, noise, subsets, jnp.int32(0), key, None if own is None else own[0])
+
+    def _one(
+        self,
+        state: State,
+        records: PyTree,
+        noise: Int32[Array, "steps d"],
+        subsets: Int32[Array, "_ width"],
+        i: Int32[Array, ""],
+        key: Key,
+        own: Key | None,
+    ) -> State:
+        total = self._noisy(self._sum(state, records, subsets, i, key, own), noise[i])
+        # The barrier: without it the compiler computes the release again for every array that the update changes.
+        release = jax.lax.optimization_barrier(self._release(total))
+        return _arrays(self.method.update(state, release, key))
+
     def draw(
-        self, secret: Key, steps: Int32[Array, "steps"]
+        self, secret: Key, steps: Int32[Array, "steps"], words: UInt32[Array, "steps words"] | None = None
     ) -> tuple[Int32[Array, "steps d"], Int32[Array, "_ width"]]:
         """Draw the noise and the subsets of some steps; a step's depend on the secret and its number only."""
-        everyone = self.mechanism.rate == 1 or not self.count
-        gaps = () if everyone else sample.gap_tables(self.mechanism.rate, sample.digits_for(self.count))
-        sizes = [self.dimension] * 2 + [self.room] * len(gaps)
         keys, more = random.fold_in(secret, 2 * steps + jnp.arange(2)[:, None])
-        words = jax.vmap(lambda key: jax.random.bits(key, (sum(sizes),), jnp.uint32))(keys)
-        tables = [*lattice.tables(), *gaps]
-        coarse, fine, *digits = alias.draw(tables, jnp.split(words, np.cumsum(sizes)[:-1], 1), more)
+        if words is None:
+            words = jax.vmap(lambda key: jax.random.bits(key, (self.words,), jnp.uint32))(keys)
+        coarse, fine, *digits = alias.draw(self.tables, jnp.split(words, np.cumsum(self.sizes)[:-1], 1), more)
         # With no records at all there is still one chunk, empty: neighbours must not differ in whether a step works.
         width = max(1, math.ceil(self.room / self.chunk)) * self.chunk
-        if everyone:
+        if self.everyone:
             subsets = jnp.minimum(jnp.arange(width, dtype=jnp.int32), self.count)[None]
         else:
             room = ((0, 0), (0, width - self.room))
@@ -255,51 +292,57 @@ class _Step:
         row = i if subsets.shape[0] > 1 or self.together == 1 else 0
         included = jnp.sum(subsets[row] < self.count)
 
-        def add_chunk(j: Array, totals: tuple[lattice.Sum, list[Array]]) -> tuple[lattice.Sum, list[Array]]:
+        def add_chunk(j: Array, totals: list[lattice.Sum]) -> list[lattice.Sum]:
             positions = jax.lax.dynamic_slice(subsets, (row, j * self.chunk), (1, self.chunk))[0]
             rows = jax.tree.map(lambda leaf: leaf.at[positions].get(mode="clip"), records)
             mine = None if own is None else random.fold_in(own, j * self.chunk + jnp.arange(self.chunk))
             clipped = self.clipped(state, rows, key, mine)
             present = positions < self.count
             plain = lattice.add(totals[0], self._exact_sum(clipped.plain, present))
-            return plain, self._add_products(totals[1], clipped.factors, present, j)
+            return [plain, *self._add_products(totals[1:], clipped.factors, present, j)]
 
         chunks = (included + self.chunk - 1) // self.chunk
-        plain, *products = self.zero()
         if self.factoring is None:
-            return [jax.lax.fori_loop(0, chunks, add_chunk, (plain, []))[0]]
-        factoring = self.factoring
+            return jax.lax.fori_loop(0, chunks, add_chunk, self.zero())
+        group, fine = self.factoring.group, self.factoring.fine
+
+        def carry(totals: list[lattice.Sum]) -> list[lattice.Sum]:
+            return [totals[0], *(lattice.carry(total) for total in totals[1:])]
 
         def add_group(g: Array, totals: list[lattice.Sum]) -> list[lattice.Sum]:
-            first = g * factoring.group
-            start = (totals[0], [jnp.zeros(pair, jnp.int32) for pair in factoring.pairs])
-            end = jnp.minimum(first + factoring.group, chunks)
-            plain, sums = jax.lax.fori_loop(first, end, add_chunk, start)
-            return [plain, *(lattice.add(total, sum_.ravel()) for total, sum_ in zip(totals[1:], sums, strict=True))]
+            # A loop that runs once or not at all: most steps have one group, and nothing to carry before it.
+            totals = jax.lax.fori_loop(0, jnp.minimum(g, 1), lambda _, totals: carry(totals), totals)
+            return jax.lax.fori_loop(g * group, jnp.minimum((g + 1) * group, chunks), add_chunk, totals)
 
-        groups = (chunks + factoring.group - 1) // factoring.group
-        plain, *products = jax.lax.fori_loop(0, groups, add_group, [plain, *products])
-        return [plain, *(lattice.coarsen(total, factoring.fine) for total in products)]
+        totals = jax.lax.fori_loop(0, (chunks + group - 1) // group, add_group, self.zero())
+        plain, *products = carry(totals)
+        return [plain, *(lattice.coarsen(total, fine) for total in products)]
 
     def _exact_sum(self, integers: Int32[Array, "chunk d"], present: Bool[Array, "chunk"]) -> Int32[Array, "d"]:
         return jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)
 
     def _add_products(
-        self, sums: list[Array], factors: list[outer.Factors], present: Bool[Array, "chunk"], j: Array
-    ) -> list[Array]:
-        """Add a chunk's outer products, by one matrix product a leaf; beyond the public number of them, one by one."""
+        self, totals: list[lattice.Sum], factors: list[outer.Factors], present: Bool[Array, "chunk"], j: Array
+    ) -> list[lattice.Sum]:
+        """Add a chunk's outer products, by one matrix product a leaf; beyond the public number of them, one by one.
+
+        They are added to the low limbs, which are wide enough for a group of chunks.
+        """
         if self.factoring is None:
-            return sums
+            return totals
         factors = [outer.Factors(left, jnp.where(present[:, None], right, 0)) for left, right in factors]
         fast = j < self.factoring.chunks
         together = [outer.Factors(left, jnp.where(fast, right, 0)) for left, right in factors]
-        sums = [total + clip.product(both) for total, both in zip(sums, together, strict=True)]
 
-        def add_one(k: Array, sums: list[Array]) -> list[Array]:
-            alone = [outer.Factors(left[k][None], right[k][None]) for left, right in factors]
-            return [total + clip.product(one) for total, one in zip(sums, alone, strict=True)]
+        def add(lows: list[Array], factors: list[outer.Factors]) -> list[Array]:
+            return [low + jnp.ravel(clip.product(both)) for low, both in zip(lows, factors, strict=True)]
 
-        return jax.lax.fori_loop(0, jnp.where(fast, 0, self.chunk), add_one, sums)
+        def add_one(k: Array, lows: list[Array]) -> list[Array]:
+            return add(lows, [outer.Factors(left[k][None], right[k][None]) for left, right in factors])
+
+        lows = add([total.low for total in totals], together)
+        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, self.chunk), add_one, lows)
+        return [lattice.Sum(total.high, low) for total, low in zip(totals, lows, strict=True)]
 
     def _noisy(self, totals: list[lattice.Sum], noise: Int32[Array, "d"]) -> list[lattice.Sum]:
         if self.factoring is None:

@@ -11,8 +11,9 @@ once in 2**(32 - m) draws; only then are the other 96 bits drawn.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,51 +87,40 @@ def draw(
 
     Privacy: depends on no record. The keys must not be those that the words came from.
     """
-    values, ties = [], []
-    for table, drawn in zip(tables, words, strict=True):
-        fraction_bits = _fraction_bits(table)
-        low = jnp.uint32((1 << fraction_bits) - 1)
-        column, fraction = drawn >> fraction_bits, drawn & low
-        entry = jnp.asarray(table.packed)[column]
-        values.append(jnp.where(fraction < (entry & low), column, entry >> fraction_bits).astype(jnp.int32))
-        ties.append(fraction == (entry & low))
-    starts = np.cumsum([0, *(drawn.shape[1] for drawn in words)])
+    starts = itertools.accumulate((drawn.shape[1] for drawn in words), initial=0)
+    return [_draw(*one, keys) for one in zip(tables, words, starts, strict=False)]
+
+
+def _draw(table: Table, words: UInt32[Array, "steps n"], start: int, keys: Key) -> Int32[Array, "steps n"]:
+    fraction_bits = 32 - (table.packed.shape[0].bit_length() - 1)
+    low = jnp.uint32((1 << fraction_bits) - 1)
+    packed, rest = jnp.asarray(table.packed), jnp.asarray(table.rest)
+    column, fraction = words >> fraction_bits, words & low
+    entry = packed.at[column].get(mode="promise_in_bounds")
+    # At a tie the value is the column so far.
+    values = jnp.where(fraction <= (entry & low), column, entry >> fraction_bits).astype(jnp.int32)
     # Ties are rare among very many draws: they are looked for in groups, not one by one over everything.
-    tied = jnp.concatenate(ties, 1)
-    tied = jnp.pad(tied.ravel(), (0, -tied.size % GROUP)).reshape(GROUP, -1)
+    tied = jnp.ravel(fraction == (entry & low))
+    tied = jnp.pad(tied, (0, -tied.size % GROUP)).reshape(GROUP, -1)
 
     def settle(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        decided, tied, groups = carry
+        values, tied, groups = carry
         group = jnp.argmax(groups)
         members = jax.lax.dynamic_slice(tied, (0, group), (GROUP, 1))[:, 0]
         member = jnp.argmax(members)
-        step, i = jnp.divmod(member * tied.shape[1] + group, starts[-1])
-        column, threshold = _column(tables, words, starts, step, i)
+        step, i = jnp.divmod(member * tied.shape[1] + group, words.shape[1])
+        column = values[step, i]
         # The bits belong to the step and the place, so drawing steps in other groups gives the same values.
-        more = jax.random.key_data(jax.random.fold_in(keys[step], i))[:3]
-        below, same = more < threshold, more == threshold
+        more = jax.random.key_data(jax.random.fold_in(keys[step], start + i))[:3]
+        below, same = more < rest[column], more == rest[column]
         lower = below[0] | (same[0] & (below[1] | (same[1] & below[2])))
-        # At a tie the value is the alias so far.
-        decided = decided.at[step, i].set(jnp.where(lower, column, decided[step, i]))
+        alias = (packed[column] >> fraction_bits).astype(jnp.int32)
         left = members.at[member].set(False)
-        return decided, tied.at[:, group].set(left), groups.at[group].set(jnp.any(left))
+        return (
+            values.at[step, i].set(jnp.where(lower, column, alias)),
+            tied.at[:, group].set(left),
+            groups.at[group].set(jnp.any(left)),
+        )
 
-    start = (jnp.concatenate(values, 1), tied, jnp.any(tied, axis=0))
-    decided, *_ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), settle, start)
-    return jnp.split(decided, starts[1:-1], 1)
-
-
-def _fraction_bits(table: Table) -> int:
-    return 32 - (table.packed.shape[0].bit_length() - 1)
-
-
-def _column(
-    tables: Sequence[Table], words: Sequence[UInt32[Array, "steps _"]], starts: Any, step: Array, i: Array
-) -> tuple[Int32[Array, ""], UInt32[Array, "3"]]:
-    """Give the column that the word at a place chose, and the rest of its threshold."""
-    column, threshold = jnp.int32(0), jnp.zeros(3, jnp.uint32)
-    for table, drawn, start in zip(tables, words, starts[:-1], strict=True):
-        chosen = drawn[step, jnp.clip(i - start, 0, drawn.shape[1] - 1)] >> _fraction_bits(table)
-        column = jnp.where(i >= start, chosen.astype(jnp.int32), column)
-        threshold = jnp.where(i >= start, jnp.asarray(table.rest)[chosen], threshold)
-    return column, threshold
+    carry = (values, tied, jnp.any(tied, axis=0))
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[2]), settle, carry)[0]

@@ -69,7 +69,7 @@ class Factoring(NamedTuple):
     fine
         A sum of a chunk is rounded to multiples of 2**-fine of the lattice's unit.
     group
-        How many chunks can be added in int32 before they are added to the exact sum.
+        How many chunks can be added to the low limb of a sum before it is carried over.
     """
 
     plain: int
@@ -112,8 +112,8 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
             chunks = math.ceil((usual + 6 * math.sqrt(usual)) / chunk)
         if chunk == 32 or chunks * loss <= 2 * LIGHT_LOSS:
             break
-    # int32 holds the sum of a group, the bound on float32's error included.
-    room = (2**31 - 1) / (1.01 * chunk * (radius + 1))
+    # int32 holds the sum of a group beside a low limb, the bound on float32's error included.
+    room = (2**31 - 2**lattice.LIMB) / (1.01 * chunk * (radius + 1))
     fine = min(lattice.LIMB, math.floor(math.log2(room / min(4, chunks))))
     found = Factoring(plain, pairs, chunk, chunks, fine, math.floor(room * 2.0**-fine))
     return found if fine >= 0 and found.shrink(radius) >= 1 - FACTORED_LOSS else None

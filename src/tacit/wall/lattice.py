@@ -68,6 +68,11 @@ def add(total: Sum, values: Int32[Array, "d"]) -> Sum:
     return Sum(total.high + (values >> LIMB) + (low >> LIMB), low & ((1 << LIMB) - 1))
 
 
+def carry(total: Sum) -> Sum:
+    """Bring a sum whose low part is any int32 back into the form that all else expects."""
+    return Sum(total.high + (total.low >> LIMB), total.low & ((1 << LIMB) - 1))
+
+
 def coarsen(total: Sum, fine: int) -> Sum:
     """Round a sum in units of 2**-fine to whole units, halves up; ``fine`` is at most LIMB."""
     if not fine:

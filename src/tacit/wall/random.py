@@ -13,6 +13,7 @@ declared simulation. Printing a key prints the secret.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Int32, UInt32
 
@@ -63,6 +66,32 @@ def fold_in(keys: Key, data: UInt32[Array, "..."] | Int32[Array, "..."]) -> Key:
     shape = jnp.broadcast_shapes(keys.shape, data.shape)
     flat = jax.vmap(jax.random.fold_in)(jnp.broadcast_to(keys, shape).ravel(), jnp.broadcast_to(data, shape).ravel())
     return flat.reshape(shape)
+
+
+def words(secret: bytes, data: int, count: int) -> npt.NDArray[np.uint32]:
+    """Give the words of ``jax.random.bits(jax.random.fold_in(key, data), (count,))`` by OpenSSL, outside of JAX.
+
+    Privacy: secret, like the 32 bytes of the key.
+    """
+    child = _openssl(secret, 8, (FOLD, data, 0)).tobytes()
+    return _openssl(child, count, (BITS, 0, 0))
+
+
+def _openssl(secret: bytes, count: int, nonce: tuple[int, int, int]) -> npt.NDArray[np.uint32]:
+    start = np.asarray([0, *nonce], "<u4").tobytes()  # the block counter comes first
+    cipher = Cipher(algorithms.ChaCha20(secret, start), mode=None).encryptor()
+    # New memory that begins where JAX takes it as it is, without another copy.
+    room = np.empty(4 * count + 64, np.uint8)
+    first = -room.ctypes.data % 64
+    stream = room[first : first + 4 * count]
+    cipher.update_into(_zeros(4 * count), stream)
+    return stream.view("<u4")
+
+
+@functools.lru_cache(maxsize=2)
+def _zeros(count: int) -> bytes:
+    """Keep what is encrypted: new memory costs the operating system twice the time of the cipher."""
+    return bytes(count)
 
 
 def block(key: UInt32[Array, "8"], counter: UInt32[Array, "n"], nonce: tuple[Any, Any, Any]) -> UInt32[Array, "n 16"]:
