@@ -385,8 +385,8 @@ def test_what_factoring_takes() -> None:
     moved = math.sqrt(size) * (1 + 2 / 2**vae.fine) + radius * 2 * gamma * 160 * 2
     rounded = math.sqrt(1684) / 2
     assert vae.shrink(radius) * (1 + 1200 * 2.0**-24) * radius + math.hypot(moved, rounded) <= radius
-    # int32 holds a group of chunks.
-    assert vae.group * vae.chunk * (radius + 1) << vae.fine < 2**31
+    # int32 holds a group of chunks beside a low limb.
+    assert vae.group * vae.chunk * (radius + 1) << vae.fine < 2**31 - 2**lattice.LIMB
     for expected in (None, 1.0, 20.0, 500.0, 4000.0):
         for sigma in (0.05, 1.0, 20.0):
             found = clip.factoring(100, ((300, 200),), lattice.radius(sigma), expected)
@@ -395,7 +395,7 @@ def test_what_factoring_takes() -> None:
             assert 1 - clip.FACTORED_LOSS <= found.shrink(lattice.radius(sigma)) < 1
             assert 0 <= found.fine <= lattice.LIMB
             assert found.group >= 1
-            assert found.group * found.chunk * (lattice.radius(sigma) + 1) << found.fine < 2**31
+            assert found.group * found.chunk * (lattice.radius(sigma) + 1) << found.fine < 2**31 - 2**lattice.LIMB
             assert expected is None or found.chunks * found.chunk >= expected
     # Where noise is so large that a unit is a large part of the clip, nothing is taken apart.
     assert clip.factoring(100, ((1000, 1000),), lattice.radius(30.0), 128.0) is None

@@ -193,6 +193,14 @@ def test_sums_are_exact_far_beyond_32_bits() -> None:
     assert expected[1] < -(1 << 39)
 
 
+def test_carrying_over_keeps_the_sum_and_gives_its_form() -> None:
+    low = np.asarray([0, 1, -1, 2**16 - 1, 2**16, -(2**16), -(2**16) - 1, 2**31 - 1, -(2**31)], np.int64)
+    high = np.asarray([0, 5, 0, -3, 7, 1, -1, 2**20, -(2**20)], np.int64)
+    found = lattice.carry(lattice.Sum(jnp.asarray(high, jnp.int32), jnp.asarray(low, jnp.int32)))
+    assert np.array_equal(np.asarray(found.high, np.int64) * 2**16 + np.asarray(found.low), high * 2**16 + low)
+    assert np.all((np.asarray(found.low) >= 0) & (np.asarray(found.low) < 2**16))
+
+
 def test_sums_are_exact_to_47_bits_and_wrap_like_integers_beyond() -> None:
     add = jax.jit(lattice.add)
     largest, smallest = (1 << 47) - 1, -(1 << 47)

@@ -1,0 +1,92 @@
+"""Steps of large contributions: their random words come from OpenSSL, and every bit is what it would be without."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tacit import wall
+from tacit.ledger import Ledger
+from tacit.mechanism import Mechanism
+from tacit.types import Method
+from tacit.wall import Door, _Step, random
+from tacit.wall.data import PrivateData
+
+LONG = 5000
+MECHANISM = Mechanism(0.5, 1.5, 1.0, 6)
+
+
+def long() -> Method:
+    """Contribute a long vector made of the record and its own key, and add up what is released."""
+    return Method(
+        init=lambda key: jnp.zeros(LONG),
+        contribute=lambda state, record, key, own: jnp.sin(
+            record[0] * jnp.arange(LONG) + jax.random.uniform(own) + 1e-3 * state
+        ),
+        update=lambda state, release, key: 0.9 * state + release.total,
+        draw=lambda state, key: {"total": state},
+        own=True,
+    )
+
+
+def data() -> PrivateData:
+    return PrivateData(np.random.default_rng(1).normal(size=(12, 1)).astype(np.float32), size=12)
+
+
+def everything(door: Door, cuts: list[int]) -> np.ndarray:
+    state = jnp.zeros(LONG)
+    for first, stop in itertools.pairwise(cuts):
+        state = door.advance(state, first, stop)
+    return np.asarray(state)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wall, "DRAWN_AT_ONCE", 2 * LONG)  # and the subset needs words too
+
+
+def test_given_words_or_drawn_inside_the_bits_are_the_same(
+    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = open_door(long(), data(), MECHANISM, 3)
+    assert not inside._step.alone
+    monkeypatch.setattr(wall, "DRAWN_AT_ONCE", 2 * LONG)
+    ledger = Ledger()
+    given = open_door(long(), data(), MECHANISM, 3, ledgers=[ledger])
+    assert given._step.alone
+    whole = everything(given, [0, 6])
+    assert np.isfinite(whole).all()
+    # The same noise, subsets and own keys in two programs, which may round the method's floats differently.
+    assert np.allclose(everything(inside, [0, 6]), whole, rtol=1e-5, atol=1e-3)
+    assert np.array_equal(everything(given, [0, 1, 4, 6]), whole), "cutting a run into segments changes no bit"
+    assert sum(look.stop - look.first for look in ledger.looks) == 6
+
+
+def test_noise_and_subsets_of_given_words_are_those_of_the_step(alone: None) -> None:
+    step = _Step(long(), data(), MECHANISM, jax.ShapeDtypeStruct((LONG,), jnp.float32))
+    secret = random.fixed(3)
+    for t in range(3):
+        words = random.words(random.to_bytes(secret), 2 * t, step.words)
+        inside = step.draw(secret, jnp.asarray([t]))
+        given = step.draw(secret, jnp.asarray([t]), jnp.asarray(words)[None])
+        assert all(np.array_equal(one, other) for one, other in zip(inside, given, strict=True))
+
+
+def test_the_ledger_is_charged_before_words_are_drawn(
+    alone: None, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger()
+    door = open_door(long(), data(), MECHANISM, 3, ledgers=[ledger])
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(random, "words", stop)
+    with pytest.raises(KeyboardInterrupt):
+        door.advance(jnp.zeros(LONG), 0, 2)
+    assert [(look.first, look.stop) for look in ledger.looks] == [(0, 2)]
