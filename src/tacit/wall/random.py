@@ -84,7 +84,7 @@ def _openssl(secret: bytes, count: int, nonce: tuple[int, int, int]) -> npt.NDAr
     room = np.empty(4 * count + 64, np.uint8)
     first = -room.ctypes.data % 64
     stream = room[first : first + 4 * count]
-    cipher.update_into(_zeros(4 * count), memoryview(stream))
+    cipher.update_into(_zeros(4 * count), stream.data)
     return stream.view("<u4")
 
 
