@@ -79,7 +79,7 @@ def fit(
         biases the answer whatever the number of records; a larger clip adds noise in proportion, which more records
         make up for. "adaptive" follows the median norm, asked for in every step within the same budget.
     weights
-        Public factors for the leaves of a contribution, applied before the clip.
+        Public factors for the leaves of a contribution, applied before the clip; by default the method's own.
     adjacency
         "add-remove" (one unit more or less) or "replace-one".
     run_dir
@@ -103,6 +103,7 @@ def fit(
     rate = _default_rate(data.size) if rate is None else rate
     if clip == "adaptive":
         built, clip = _adaptive(built, data, weights), ADAPTIVE_CLIP
+    weights = built.weights if weights is None else weights
     mechanism = calibrate(
         budget,
         rate=rate,

@@ -61,6 +61,8 @@ class Method(NamedTuple):
     clip
         The clip that suits its contributions where the user gives none; without it, twice the square root of their
         dimension.
+    weights
+        The factors of its contributions' leaves where the user gives none, in the order of ``jax.tree.leaves``.
     own
         Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, own)``: a secret key that
         belongs to this record in this step alone, for latent variables of a record and for noise of its own.
@@ -73,6 +75,7 @@ class Method(NamedTuple):
     predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
     points: Callable[[State], dict[str, PyTree]] | None = None
     clip: float | None = None
+    weights: tuple[float, ...] | None = None
     own: bool = False
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:

@@ -55,7 +55,9 @@ def adaptive(method: Method, size: int, start: float) -> Method:
     def contribute(state: AdaptiveState, record: Record, key: Key, own: Key | None = None) -> PyTree:
         inner = method.contribution(state.inner, record, key, own)
         scale = jnp.exp(state.log_scale)
-        norm = jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(inner)))
+        leaves = jax.tree.leaves(inner)
+        weights = method.weights or (1.0,) * len(leaves)
+        norm = jnp.sqrt(sum(jnp.sum((weight * leaf) ** 2) for weight, leaf in zip(weights, leaves, strict=True)))
         factor = 1 / jnp.maximum(norm, scale)
         return {
             "inner": jax.tree.map(lambda leaf: leaf * factor, inner),
@@ -83,4 +85,5 @@ def adaptive(method: Method, size: int, start: float) -> Method:
         draw=draw,
         points=None if points is None else lambda state: points(state.inner),
         clip=ADAPTIVE_CLIP,
+        weights=method.weights and (*method.weights, 1.0),
     )

@@ -481,7 +481,8 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
     """Refuse a method that could carry records around the wall: in an array it holds, or by a call-back."""
     given = (state, data.placeholder, key, random.fixed(0))
     contribution = jax.eval_shape(method.contribution, *given)
-    release = Release(contribution, contribution, jnp.float32(1), contribution)
+    spread = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), jnp.float32), contribution)
+    release = Release(contribution, spread, jnp.float32(1), contribution)
     traced = {
         "init": jax.make_jaxpr(method.init)(key),
         "contribute": jax.make_jaxpr(method.contribution)(*given),

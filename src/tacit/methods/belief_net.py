@@ -1,0 +1,306 @@
+"""Sigmoid belief networks by variational Bayes on private statistics (VIPS; Park, Foulds, Chaudhuri, Welling 2020).
+
+    p(y_j = 1 | z) = sigmoid(w_j'z + c_j),  p(z_k = 1) = sigmoid(b_k),  w_jk ~ N(0, zeta_jk),  zeta by the TPBN prior
+
+    for t = 1..T
+        pi_n, xi_n = E-step of record n at the public q(W, c, b)         behind the wall, from pi = sigmoid(E b)
+        r_n   = y_n - 1/2 - xi_n (mu pi_n + E c)
+        u_n   = (1, pi_n - 1/2, r_n pi_n', xi_n pi_n', xi_n (pi_n (1 - pi_n))')           contribution
+        averages <- (1 - pace) averages + pace release.full              all but the block of r
+        Lambda = E[1/zeta] + average of xi pi'                           precision of the factorised q(w_jk)
+        mu    = mu + stride (full of r pi' - mu V - mu E[1/zeta]) / Lambda
+        b, zeta, x, phi, omega = their coordinate optima                 free post-processing
+
+mu, Lambda are ``mean``, ``precision``; V, the average of xi (pi (1 - pi))', is ``spread``; c is the weight of a hidden
+unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. METHODS 11's blocks C, D, E
+are columns of these: C and F enter through r only, and the K x K matrices G_j not at all.
+
+A residual belongs to the means that it was computed at, so it is not averaged: it is the gradient of the ELBO, and the
+step is the natural gradient's. For a Gaussian factor that IS the recursion of ``running.py`` on natural parameters:
+h <- (1 - s) h + s h*, Lambda <- (1 - s) Lambda + s Lambda* is mu <- mu + s gradient / Lambda. It rests only where the
+gradient is zero, the fixed point of exact coordinate ascent, and at stride 1 with one unit it is that ascent's update.
+All units move at once: with stride up to 1 / (K + 1) the bound cannot fall; larger strides are faster and usually fine.
+
+Errata followed (METHODS 11): no 1/2 before <xi><z>' in equation 72 (S1); the rate of q(x) is E[zeta] + E[phi] (S2); all
+variances are in E[psi^2] and the moments are joint, which is exact for factorised q(w_jk) (S3); xi of b is public (S4);
+one mechanism for all blocks (S6). The posterior is that of the statistics as released: it does not count their noise.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float32
+
+from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+
+DAMPING = 0.5
+"""All hidden units of a record move at once, by this share of the way."""
+
+
+class Statistics(NamedTuple):
+    """One record's contribution, or a sum of them; column 0 of the first two matrices belongs to the visible biases."""
+
+    count: Array
+    active: Array
+    residual: Array
+    curvature: Array
+    spread: Array
+
+
+class Sparsity(NamedTuple):
+    """Means of the three-parameter-beta-normal prior's factors: 1/zeta and x of every weight, phi of a unit, omega."""
+
+    precision: Array
+    x: Array
+    phi: Array
+    omega: Array
+
+
+class Net(NamedTuple):
+    """Means and variances of weights (column 0: visible biases) and means of hidden biases: what an E-step needs."""
+
+    mean: Array
+    variance: Array
+    bias: Array
+
+
+class BeliefNetState(NamedTuple):
+    """The network, the average of its means, the averaged statistics, and the variance of the noise in them."""
+
+    net: Net
+    average: Array
+    running: Running
+    noise: Array
+    sparsity: Sparsity
+
+
+def belief_net(
+    units: int, sweeps: int = 10, variance: float = 1.0, pace: Pace | None = None, stride: Pace | None = None
+) -> MethodFor:
+    """Fit a sigmoid belief network with one hidden layer to binary images.
+
+    Privacy: public. Sees the placeholder record only.
+
+    Parameters
+    ----------
+    units
+        Number of hidden units.
+    sweeps
+        Rounds of the E-step for each record.
+    variance
+        Prior variance of hidden and visible biases.
+    pace
+        Weight of a step's release in the averaged statistics; by default ``(1 + t) ** -0.7``.
+    stride
+        Step size of the weights; by default ``0.3 (1 + t / 20) ** -0.6``.
+
+    Returns
+    -------
+    MethodFor
+        To be handed to ``tacit.fit``. A record is one array of booleans, or a dictionary with one. Draws are ``W``
+        (pixels by units), ``b`` (hidden biases) and ``c`` (visible biases); predictions are ``reconstruct``'s.
+    """
+    if units < 1 or sweeps < 1 or not variance > 0:
+        raise ValueError(
+            f"units is {units}, sweeps is {sweeps}, variance is {variance:g}. A network needs at least one hidden "
+            "unit, one sweep and a variance above 0; write belief_net(units=50)."
+        )
+    pace = slowing() if pace is None else pace
+    stride = (lambda step: 0.3 * slowing(20.0, 0.6)(step)) if stride is None else stride
+
+    def build(placeholder: Record) -> Method:
+        pixels = _only(placeholder, "A record").size
+
+        def init(key: Key) -> BeliefNetState:
+            mean = 0.1 * jax.random.normal(key, (pixels, units + 1)) * (jnp.arange(units + 1) > 0)
+            net = Net(mean, jnp.full_like(mean, 0.01), jnp.zeros(units))
+            shape = jax.eval_shape(contribute, BeliefNetState(net, mean, None, None, None), placeholder, key)
+            averages = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shape._replace(residual=jnp.zeros(())))
+            ones = jnp.ones((pixels, units))
+            sparsity = Sparsity(ones, 0.5 * ones, jnp.ones(units), jnp.float32(0.5))
+            return BeliefNetState(net, mean, start(averages), jnp.zeros(2), sparsity)
+
+        def contribute(state: BeliefNetState, record: Record, key: Key) -> Statistics:
+            seen = _only(record, "A record").ravel().astype(jnp.float32)
+            active, slope, psi = _infer(state.net, seen, jnp.ones(pixels), sweeps)
+            on = jnp.concatenate([jnp.ones(1), active])
+            residual, spread = seen - 0.5 - slope * psi, active * (1 - active)
+            return Statistics(
+                jnp.ones(()), active - 0.5, jnp.outer(residual, on), jnp.outer(slope, on), jnp.outer(slope, spread)
+            )
+
+        def update(state: BeliefNetState, release: Release, key: Key) -> BeliefNetState:
+            full, std = release.full, release.noise_std
+            weight, step = pace(state.running.step), state.running.step
+            averaged = release._replace(full=full._replace(residual=jnp.zeros(())))
+            running = blend(state.running, averaged, pace)
+            fresh = jnp.stack([std.curvature, std.spread]) / release.rate
+            noise = (1 - weight) ** 2 * state.noise + (weight * fresh) ** 2
+            count, active, curvature, spread = _repaired(running.statistics, noise)
+            prior = jnp.pad(state.sparsity.precision, ((0, 0), (1, 0)), constant_values=1 / variance)
+            precision = prior + curvature
+            mean = state.net.mean
+            gradient = full.residual - mean * (jnp.pad(spread, ((0, 0), (1, 0))) + prior)
+            # Where the noise of a step exceeds the precision, the step is shortened; it rests at the same place.
+            mean = mean + stride(step) * gradient / (precision + std.residual / release.rate)
+            net = Net(mean, 1 / precision, _hidden_bias(state.net.bias, active, count, variance))
+            sparsity = _sparsity(state.sparsity, mean[:, 1:] ** 2 + 1 / precision[:, 1:])
+            share = 4 / (step + 4)
+            return BeliefNetState(net, state.average + share * (mean - state.average), running, noise, sparsity)
+
+        def draw(state: BeliefNetState, key: Key) -> dict[str, Array]:
+            one, two = jax.random.split(key)
+            count, *_ = _repaired(state.running.statistics, state.noise)
+            bias_precision = 1 / variance + count * _slope(state.net.bias**2)
+            normal = jax.random.normal(one, state.average.shape)
+            weights = state.average + normal * jnp.sqrt(state.net.variance)
+            bias = state.net.bias + jax.random.normal(two, (units,)) / jnp.sqrt(bias_precision)
+            return {"W": weights[:, 1:], "b": bias, "c": weights[:, 0]}
+
+        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> Array:
+            return reconstruct(draw, inputs, sweeps)
+
+        size = math.sqrt(pixels * (units + 1))
+        return Method(init, contribute, update, draw, predict, clip=0.1 * size, weights=(1.0, 1.0, 1.0, 0.25, 0.25))
+
+    return build
+
+
+def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 10) -> Array:
+    """Give every pixel's probability of being on, given the pixels of its image that are not missing.
+
+    Privacy: post-processing. The images are public or your own.
+
+    Parameters
+    ----------
+    net
+        ``W``, ``b`` and ``c`` of one draw, or their posterior means.
+    images
+        Binary images along a leading axis, as an array or a dictionary with one; NaN is a missing pixel.
+    sweeps
+        Rounds of the E-step.
+    """
+    given = _only(images, "An image", boolean=False)
+    flat = given.reshape(len(given), -1).astype(jnp.float32)
+    mean = jnp.concatenate([net["c"][:, None], net["W"]], 1)
+    if flat.shape[1] != len(mean):
+        raise ValueError(f"The images have {flat.shape[1]} pixels, the network has {len(mean)}. Give images like its own.")
+    point = Net(mean, jnp.zeros_like(mean), jnp.asarray(net["b"]))
+    there = jnp.isfinite(flat)
+    psi = jax.vmap(lambda seen, there: _infer(point, seen, there, sweeps)[2])(jnp.where(there, flat, 0), 1.0 * there)
+    return jax.nn.sigmoid(psi).reshape(given.shape)
+
+
+def pixel_accuracy(probability: Array, images: Array) -> Array:
+    """Give the share of pixels whose probability is on the right side of 1/2.
+
+    Privacy: post-processing. The images are public or your own.
+    """
+    return jnp.mean((probability > 0.5) == (jnp.asarray(images) > 0.5))
+
+
+def _infer(
+    net: Net, seen: Float32[Array, "pixels"], there: Float32[Array, "pixels"], sweeps: int
+) -> tuple[Array, Array, Array]:
+    """Do the E-step of one record: probabilities of hidden units, Pólya-Gamma means and E[psi] of its pixels."""
+
+    def visible(active: Array) -> tuple[Array, Array]:
+        on = jnp.concatenate([jnp.ones(1), active])
+        psi = net.mean @ on
+        square = psi**2 + net.mean**2 @ (on * (1 - on)) + net.variance @ on
+        return psi, there * _slope(square)
+
+    def sweep(_: Array, active: Array) -> Array:
+        psi, slope = visible(active)
+        return active + DAMPING * (jax.nn.sigmoid(_hidden(net, seen, there, active, psi, slope)) - active)
+
+    active = jax.lax.fori_loop(0, sweeps, sweep, jax.nn.sigmoid(net.bias))
+    psi, slope = visible(active)
+    return active, slope, psi
+
+
+def _hidden(net: Net, seen: Array, there: Array, active: Array, psi: Array, slope: Array) -> Array:
+    """Give the log odds at which each hidden unit's probability is optimal, given the others."""
+    residual = there * (seen - 0.5) - slope * psi
+    alone = slope @ net.mean[:, 1:] ** 2
+    return net.bias + residual @ net.mean[:, 1:] + (active - 0.5) * alone - 0.5 * (slope @ net.variance[:, 1:])
+
+
+def _slope(square: Array) -> Array:
+    """Give the mean of a Pólya-Gamma variable, tanh(c/2) / 2c, from c squared."""
+    c = jnp.sqrt(jnp.maximum(square, 1e-4))
+    return jnp.where(square < 1e-2, 0.25 - square / 48 + square**2 / 480, jnp.tanh(c / 2) / (2 * c))
+
+
+def _hidden_bias(bias: Array, active: Array, count: Array, variance: float) -> Array:
+    """Alternate q(b) and its Pólya-Gamma factors, both public."""
+
+    def once(_: Array, bias: Array) -> Array:
+        precision = 1 / variance + count * _slope(bias**2)
+        return (active - count / 2) / (1 / variance + count * _slope(bias**2 + 1 / precision))
+
+    return jax.lax.fori_loop(0, 10, once, bias)
+
+
+def _repaired(averages: Statistics, noise: Array) -> tuple[Array, Array, Array, Array]:
+    """Bring a copy of the averages back to where sums over records lie; without noise nothing changes.
+
+    Matrices go towards rank one, as far as what sticks out is explained by noise, and stay inside their bounds.
+    """
+    count = jnp.maximum(averages.count, 1)
+    active = jnp.clip(averages.active + count / 2, 1e-3 * count, 0.999 * count)
+    slope = jnp.clip(averages.curvature[:, 0], 0.01 * count, count / 4)
+    on = jnp.concatenate([count[None], active])
+    curvature = _towards(averages.curvature, jnp.outer(slope, on / count), noise[0])
+    curvature = jnp.clip(curvature, 1e-3 * jnp.outer(slope, on / count), on / 4)
+    share = jnp.maximum(jnp.sum(averages.spread, 0) / jnp.sum(slope), 0)
+    spread = _towards(averages.spread, jnp.outer(slope, share), noise[1])
+    return count, active, curvature, jnp.clip(spread, 0, curvature[:, 1:])
+
+
+def _towards(average: Array, plain: Array, noise: Array) -> Array:
+    apart = average - plain
+    return plain + jnp.maximum(0, 1 - noise / jnp.maximum(jnp.mean(apart**2), 1e-12)) * apart
+
+
+def _sparsity(old: Sparsity, square: Array) -> Sparsity:
+    """Update the TPBN factors in turn: q(zeta) is generalised inverse Gaussian, the others are Gamma."""
+    pixels, units = square.shape
+    rate = 2 * old.x
+    ratio = _bessel_ratio(jnp.sqrt(rate * square))
+    zeta = jnp.sqrt(square / rate) * ratio
+    x = 1 / (zeta + old.phi)
+    phi = (pixels + 1) / 2 / (old.omega + jnp.sum(x, 0))
+    return Sparsity(jnp.sqrt(rate / square) * ratio, x, phi, (units + 1) / 2 / (1 + jnp.sum(phi)))
+
+
+def _bessel_ratio(r: Array, nodes: int = 32) -> Array:
+    """Give K1(r) / K0(r), by the trapezoidal rule on K_n(r) = integral of exp(-r cosh t) cosh(n t) over t > 0."""
+    # Where r (cosh t - 1) is 20 the integrand has gone; the rule's error falls exponentially in the nodes.
+    end = 2 * jnp.arcsinh(jnp.sqrt(10 / r))
+
+    def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        rise = 2 * jnp.sinh(end * i / nodes / 2) ** 2
+        value = jnp.exp(-r * rise)
+        return sums[0] + value, sums[1] + value * (1 + rise)
+
+    zero, one = jax.lax.fori_loop(1, nodes + 1, add, (jnp.full_like(r, 0.5), jnp.full_like(r, 0.5)))
+    return one / zero
+
+
+def _only(tree: PyTree, what: str, boolean: bool = True) -> Array:
+    """Give the one array that a record is made of, if it can hold nothing but 0 and 1."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    if len(leaves) != 1:
+        raise ValueError(f"{what} has {len(leaves)} columns. A belief net models one array of pixels; give only that.")
+    if boolean and leaves[0].dtype != jnp.bool_:
+        raise ValueError(
+            f"{what} holds values of type {leaves[0].dtype}. A belief net models 0 and 1, and other values (or missing "
+            "ones) would break its bounds; give booleans, by a public threshold: PrivateData(images > 127)."
+        )
+    return leaves[0]
