@@ -94,6 +94,17 @@ def test_totals_are_unbiased_for_the_number_of_records():
     assert abs(totals.mean() - 200 * 0.2) < 5 * spread / np.sqrt(30)
 
 
+def test_a_method_brings_block_weights_and_the_user_has_the_last_word():
+    data = tacit.PrivateData(records(), size=200)
+    settings = {**SETTINGS, "simulate": 1}
+    method = counting_method()._replace(weights=(0.5,))
+    assert tacit.fit(method, data, BUDGET, **settings).certificate.mechanism.weights == (0.5,)
+    assert tacit.fit(method, data, BUDGET, **settings, weights=(0.25,)).certificate.mechanism.weights == (0.25,)
+    followed = tacit.fit(method, data, BUDGET, **{**settings, "clip": "adaptive"})
+    assert followed.certificate.mechanism.weights == (0.5, 1.0)  # the adaptive clip asks for one number more
+    assert tacit.fit(counting_method(), data, BUDGET, **settings).certificate.mechanism.weights is None
+
+
 def test_ask_gives_a_count_and_charges_it():
     data = tacit.PrivateData(records(500), ledger=Ledger())
     answer = tacit.ask(data, lambda record: 1.0, tacit.Budget(2.0, 1e-6), clip=1.0, simulate=5)

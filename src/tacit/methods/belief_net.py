@@ -12,8 +12,8 @@
         b, zeta, x, phi, omega = their coordinate optima                 free post-processing
 
 mu, Lambda are ``mean``, ``precision``; V, the average of xi (pi (1 - pi))', is ``spread``; c is the weight of a hidden
-unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. METHODS 11's blocks C, D, E
-are columns of these: C and F enter through r only, and the K x K matrices G_j not at all.
+unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. Of METHODS 11's blocks, C
+and F enter through r only, D is column 0 of ``curvature``, and the K x K matrices G_j are not needed at all.
 
 A residual belongs to the means that it was computed at, so it is not averaged: it is the gradient of the ELBO, and the
 step is the natural gradient's. For a Gaussian factor that IS the recursion of ``running.py`` on natural parameters:
@@ -42,14 +42,20 @@ DAMPING = 0.5
 """All hidden units of a record move at once, by this share of the way."""
 
 
-class Statistics(NamedTuple):
-    """One record's contribution, or a sum of them; column 0 of the first two matrices belongs to the visible biases."""
+class Averaged(NamedTuple):
+    """Statistics that are averaged over steps; column 0 of ``curvature`` belongs to the visible biases."""
 
-    count: Array
+    number: Array
     active: Array
-    residual: Array
     curvature: Array
     spread: Array
+
+
+class Contribution(NamedTuple):
+    """What one record gives, or a sum of it."""
+
+    averaged: Averaged
+    residual: Array
 
 
 class Sparsity(NamedTuple):
@@ -62,11 +68,12 @@ class Sparsity(NamedTuple):
 
 
 class Net(NamedTuple):
-    """Means and variances of weights (column 0: visible biases) and means of hidden biases: what an E-step needs."""
+    """Means and variances of weights (column 0: visible biases), means and variances of hidden biases."""
 
     mean: Array
     variance: Array
     bias: Array
+    bias_variance: Array
 
 
 class BeliefNetState(NamedTuple):
@@ -118,55 +125,50 @@ def belief_net(
 
         def init(key: Key) -> BeliefNetState:
             mean = 0.1 * jax.random.normal(key, (pixels, units + 1)) * (jnp.arange(units + 1) > 0)
-            net = Net(mean, jnp.full_like(mean, 0.01), jnp.zeros(units))
-            shape = jax.eval_shape(contribute, BeliefNetState(net, mean, None, None, None), placeholder, key)
-            averages = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shape._replace(residual=jnp.zeros(())))
+            net = Net(mean, jnp.full_like(mean, 0.01), jnp.zeros(units), jnp.full(units, 0.01))
+            zeros = Averaged(*(jnp.zeros(shape) for shape in ((), units, mean.shape, (pixels, units))))
             ones = jnp.ones((pixels, units))
             sparsity = Sparsity(ones, 0.5 * ones, jnp.ones(units), jnp.float32(0.5))
-            return BeliefNetState(net, mean, start(averages), jnp.zeros(2), sparsity)
+            return BeliefNetState(net, mean, start(zeros), jnp.zeros(3), sparsity)
 
-        def contribute(state: BeliefNetState, record: Record, key: Key) -> Statistics:
+        def contribute(state: BeliefNetState, record: Record, key: Key) -> Contribution:
             seen = _only(record, "A record").ravel().astype(jnp.float32)
             active, slope, psi = _infer(state.net, seen, jnp.ones(pixels), sweeps)
             on = jnp.concatenate([jnp.ones(1), active])
-            residual, spread = seen - 0.5 - slope * psi, active * (1 - active)
-            return Statistics(
-                jnp.ones(()), active - 0.5, jnp.outer(residual, on), jnp.outer(slope, on), jnp.outer(slope, spread)
+            statistics = Averaged(
+                jnp.ones(()), active - 0.5, jnp.outer(slope, on), jnp.outer(slope, active * (1 - active))
             )
+            return Contribution(statistics, jnp.outer(seen - 0.5 - slope * psi, on))
 
         def update(state: BeliefNetState, release: Release, key: Key) -> BeliefNetState:
-            full, std = release.full, release.noise_std
-            weight, step = pace(state.running.step), state.running.step
-            averaged = release._replace(full=full._replace(residual=jnp.zeros(())))
-            running = blend(state.running, averaged, pace)
-            fresh = jnp.stack([std.curvature, std.spread]) / release.rate
-            noise = (1 - weight) ** 2 * state.noise + (weight * fresh) ** 2
-            count, active, curvature, spread = _repaired(running.statistics, noise)
+            step, std = state.running.step, release.noise_std
+            running = blend(state.running, release._replace(full=release.full.averaged), pace)
+            fresh = jnp.stack([std.averaged.active, std.averaged.curvature, std.averaged.spread]) / release.rate
+            noise = (1 - pace(step)) ** 2 * state.noise + (pace(step) * fresh) ** 2
+            number, active, curvature, spread = _repaired(running.statistics, noise)
             prior = jnp.pad(state.sparsity.precision, ((0, 0), (1, 0)), constant_values=1 / variance)
             precision = prior + curvature
             mean = state.net.mean
-            gradient = full.residual - mean * (jnp.pad(spread, ((0, 0), (1, 0))) + prior)
+            gradient = release.full.residual - mean * (jnp.pad(spread, ((0, 0), (1, 0))) + prior)
             # Where the noise of a step exceeds the precision, the step is shortened; it rests at the same place.
             mean = mean + stride(step) * gradient / (precision + std.residual / release.rate)
-            net = Net(mean, 1 / precision, _hidden_bias(state.net.bias, active, count, variance))
+            bias = _hidden_bias(state.net, number, active, variance)
+            net = Net(mean, 1 / precision, *bias)
             sparsity = _sparsity(state.sparsity, mean[:, 1:] ** 2 + 1 / precision[:, 1:])
             share = 4 / (step + 4)
             return BeliefNetState(net, state.average + share * (mean - state.average), running, noise, sparsity)
 
         def draw(state: BeliefNetState, key: Key) -> dict[str, Array]:
             one, two = jax.random.split(key)
-            count, *_ = _repaired(state.running.statistics, state.noise)
-            bias_precision = 1 / variance + count * _slope(state.net.bias**2)
-            normal = jax.random.normal(one, state.average.shape)
-            weights = state.average + normal * jnp.sqrt(state.net.variance)
-            bias = state.net.bias + jax.random.normal(two, (units,)) / jnp.sqrt(bias_precision)
+            weights = state.average + jnp.sqrt(state.net.variance) * jax.random.normal(one, (pixels, units + 1))
+            bias = state.net.bias + jnp.sqrt(state.net.bias_variance) * jax.random.normal(two, (units,))
             return {"W": weights[:, 1:], "b": bias, "c": weights[:, 0]}
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> Array:
             return reconstruct(draw, inputs, sweeps)
 
         size = math.sqrt(pixels * (units + 1))
-        return Method(init, contribute, update, draw, predict, clip=0.1 * size, weights=(1.0, 1.0, 1.0, 0.25, 0.25))
+        return Method(init, contribute, update, draw, predict, clip=0.1 * size, weights=(1.0, 1.0, 0.25, 0.25, 1.0))
 
     return build
 
@@ -189,19 +191,21 @@ def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 10) -> Arra
     flat = given.reshape(len(given), -1).astype(jnp.float32)
     mean = jnp.concatenate([net["c"][:, None], net["W"]], 1)
     if flat.shape[1] != len(mean):
-        raise ValueError(f"The images have {flat.shape[1]} pixels, the network has {len(mean)}. Give images like its own.")
-    point = Net(mean, jnp.zeros_like(mean), jnp.asarray(net["b"]))
+        raise ValueError(
+            f"The images have {flat.shape[1]} pixels, the network has {len(mean)}. Give images like its own."
+        )
+    point = Net(mean, jnp.zeros_like(mean), jnp.asarray(net["b"]), jnp.zeros_like(net["b"]))
     there = jnp.isfinite(flat)
     psi = jax.vmap(lambda seen, there: _infer(point, seen, there, sweeps)[2])(jnp.where(there, flat, 0), 1.0 * there)
     return jax.nn.sigmoid(psi).reshape(given.shape)
 
 
-def pixel_accuracy(probability: Array, images: Array) -> Array:
+def pixel_accuracy(probability: PyTree, images: PyTree) -> Array:
     """Give the share of pixels whose probability is on the right side of 1/2.
 
     Privacy: post-processing. The images are public or your own.
     """
-    return jnp.mean((probability > 0.5) == (jnp.asarray(images) > 0.5))
+    return jnp.mean((jnp.asarray(probability) > 0.5) == (jnp.asarray(images) > 0.5))
 
 
 def _infer(
@@ -209,26 +213,27 @@ def _infer(
 ) -> tuple[Array, Array, Array]:
     """Do the E-step of one record: probabilities of hidden units, Pólya-Gamma means and E[psi] of its pixels."""
 
+    squares = jnp.concatenate([net.mean**2, net.variance], 1)
+
     def visible(active: Array) -> tuple[Array, Array]:
         on = jnp.concatenate([jnp.ones(1), active])
         psi = net.mean @ on
-        square = psi**2 + net.mean**2 @ (on * (1 - on)) + net.variance @ on
-        return psi, there * _slope(square)
+        return psi, there * _slope(psi**2 + squares @ jnp.concatenate([on * (1 - on), on]))
 
     def sweep(_: Array, active: Array) -> Array:
         psi, slope = visible(active)
-        return active + DAMPING * (jax.nn.sigmoid(_hidden(net, seen, there, active, psi, slope)) - active)
+        odds = _odds(net, squares, there * (seen - 0.5) - slope * psi, slope, active)
+        return active + DAMPING * (jax.nn.sigmoid(odds) - active)
 
     active = jax.lax.fori_loop(0, sweeps, sweep, jax.nn.sigmoid(net.bias))
     psi, slope = visible(active)
     return active, slope, psi
 
 
-def _hidden(net: Net, seen: Array, there: Array, active: Array, psi: Array, slope: Array) -> Array:
+def _odds(net: Net, squares: Array, residual: Array, slope: Array, active: Array) -> Array:
     """Give the log odds at which each hidden unit's probability is optimal, given the others."""
-    residual = there * (seen - 0.5) - slope * psi
-    alone = slope @ net.mean[:, 1:] ** 2
-    return net.bias + residual @ net.mean[:, 1:] + (active - 0.5) * alone - 0.5 * (slope @ net.variance[:, 1:])
+    _, alone, _, spread = jnp.split(slope @ squares, (1, active.size + 1, active.size + 2))
+    return net.bias + (residual @ net.mean)[1:] + (active - 0.5) * alone - 0.5 * spread
 
 
 def _slope(square: Array) -> Array:
@@ -237,30 +242,30 @@ def _slope(square: Array) -> Array:
     return jnp.where(square < 1e-2, 0.25 - square / 48 + square**2 / 480, jnp.tanh(c / 2) / (2 * c))
 
 
-def _hidden_bias(bias: Array, active: Array, count: Array, variance: float) -> Array:
+def _hidden_bias(net: Net, number: Array, active: Array, variance: float) -> tuple[Array, Array]:
     """Alternate q(b) and its Pólya-Gamma factors, both public."""
 
-    def once(_: Array, bias: Array) -> Array:
-        precision = 1 / variance + count * _slope(bias**2)
-        return (active - count / 2) / (1 / variance + count * _slope(bias**2 + 1 / precision))
+    def once(_: Array, bias: tuple[Array, Array]) -> tuple[Array, Array]:
+        spread = 1 / (1 / variance + number * _slope(bias[0] ** 2 + bias[1]))
+        return (active - number / 2) * spread, spread
 
-    return jax.lax.fori_loop(0, 10, once, bias)
+    return jax.lax.fori_loop(0, 10, once, (net.bias, net.bias_variance))
 
 
-def _repaired(averages: Statistics, noise: Array) -> tuple[Array, Array, Array, Array]:
+def _repaired(averages: Averaged, noise: Array) -> tuple[Array, Array, Array, Array]:
     """Bring a copy of the averages back to where sums over records lie; without noise nothing changes.
 
     Matrices go towards rank one, as far as what sticks out is explained by noise, and stay inside their bounds.
     """
-    count = jnp.maximum(averages.count, 1)
-    active = jnp.clip(averages.active + count / 2, 1e-3 * count, 0.999 * count)
-    slope = jnp.clip(averages.curvature[:, 0], 0.01 * count, count / 4)
-    on = jnp.concatenate([count[None], active])
-    curvature = _towards(averages.curvature, jnp.outer(slope, on / count), noise[0])
-    curvature = jnp.clip(curvature, 1e-3 * jnp.outer(slope, on / count), on / 4)
+    number = jnp.maximum(averages.number, 1)
+    least = jnp.clip(jnp.sqrt(noise[0]), 1e-5 * number, 0.1 * number)
+    on = jnp.concatenate([number[None], jnp.clip(averages.active + number / 2, least, number - least)])
+    slope = jnp.clip(averages.curvature[:, 0], 0.01 * number, number / 4)
+    curvature = _towards(averages.curvature, jnp.outer(slope, on / number), noise[1])
+    curvature = jnp.clip(curvature, 0.01 * on, on / 4)
     share = jnp.maximum(jnp.sum(averages.spread, 0) / jnp.sum(slope), 0)
-    spread = _towards(averages.spread, jnp.outer(slope, share), noise[1])
-    return count, active, curvature, jnp.clip(spread, 0, curvature[:, 1:])
+    spread = _towards(averages.spread, jnp.outer(slope, share), noise[2])
+    return number, on[1:], curvature, jnp.clip(spread, 0, curvature[:, 1:])
 
 
 def _towards(average: Array, plain: Array, noise: Array) -> Array:
