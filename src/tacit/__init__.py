@@ -6,6 +6,7 @@ from tacit.explain import explain
 from tacit.fit import Answer, ask, fit, fit_public
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
+from tacit.methods.belief_net import belief_net
 from tacit.methods.vi import vi
 from tacit.posterior import Posterior
 from tacit.schema import Schema
@@ -29,6 +30,7 @@ __all__ = [
     "Schema",
     "advantage",
     "ask",
+    "belief_net",
     "calibrate",
     "epsilon",
     "explain",

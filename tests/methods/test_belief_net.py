@@ -231,25 +231,22 @@ def test_without_noise_repairs_change_nothing_and_with_it_they_stay_in_bounds():
     method = built()
     state, y = some_state(method), images()
     averaged = release_of(method, state, y).total.averaged
-    number, active, curvature, spread = module._repaired(averaged, jnp.zeros(3))
+    number, active, curvature, spread = module._repaired(averaged, module.Averaged(*jnp.zeros(5)))
     np.testing.assert_allclose(active, averaged.active + N / 2, rtol=1e-5)
-    np.testing.assert_allclose(curvature, averaged.curvature, rtol=1e-4)
+    np.testing.assert_allclose(curvature[:, 0], averaged.slope, rtol=1e-5)
+    np.testing.assert_allclose(curvature[:, 1:], averaged.curvature, rtol=1e-4)
     np.testing.assert_allclose(spread, averaged.spread, rtol=1e-4)
     noisy = jax.tree.map(lambda leaf: leaf + 50 * jax.random.normal(KEY, leaf.shape), averaged)
-    number, active, curvature, spread = module._repaired(noisy, jnp.full(3, 2500.0))
+    number, active, curvature, spread = module._repaired(noisy, module.Averaged(*jnp.full(5, 2500.0)))
     assert np.all(curvature > 0)
     assert np.all(curvature <= number / 4 + 1e-3)
     assert np.all((spread >= 0) & (spread <= curvature[:, 1:]))
     assert np.all((active > 0) & (active < number))
 
 
-def norms(contribution):
-    return [float(jnp.linalg.norm(leaf)) for leaf in jax.tree.leaves(contribution)]
-
-
 def test_no_record_and_no_state_exceed_the_worst_case_norms():
     # |r| <= 1 and 0 < xi <= 1/4, whatever the network: each entry of a block is bounded.
-    bounds = [1, np.sqrt(K) / 2, np.sqrt(J * (K + 1)) / 4, np.sqrt(J * K) / 16, np.sqrt(J * (K + 1))]
+    bounds = [1, np.sqrt(K) / 2, np.sqrt(J) / 4, np.sqrt(J * K) / 4, np.sqrt(J * K) / 16, np.sqrt(J * (K + 1))]
     method = built(sweeps=5)
     state = method.init(KEY)
     generator = np.random.default_rng(0)
@@ -286,7 +283,7 @@ def test_outer_products_are_recognised():
     method = belief_net(20)(data.placeholder)
     step = _Step(method, data, Mechanism(1.0, method.clip, 1.0, 1, weights=method.weights), method.init(KEY))
     shapes = [product and (product.rows, product.columns) for product in step.outers]
-    assert shapes == [None, None, (784, 21), (784, 20), (784, 21)]
+    assert shapes == [None, None, None, (784, 20), (784, 20), (784, 21)]
     assert step.alike
 
 

@@ -5,7 +5,7 @@
     for t = 1..T
         pi_n, xi_n = E-step of record n at the public q(W, c, b)         behind the wall, from pi = sigmoid(E b)
         r_n   = y_n - 1/2 - xi_n (mu pi_n + E c)
-        u_n   = (1, pi_n - 1/2, r_n pi_n', xi_n pi_n', xi_n (pi_n (1 - pi_n))')           contribution
+        u_n   = (1, pi_n - 1/2, r_n pi_n', xi_n, xi_n pi_n', xi_n (pi_n (1 - pi_n))')     contribution
         averages <- (1 - pace) averages + pace release.full              all but the block of r
         Lambda = E[1/zeta] + average of xi pi'                           precision of the factorised q(w_jk)
         mu    = mu + stride (full of r pi' - mu V - mu E[1/zeta]) / Lambda
@@ -13,7 +13,7 @@
 
 mu, Lambda are ``mean``, ``precision``; V, the average of xi (pi (1 - pi))', is ``spread``; c is the weight of a hidden
 unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. Of METHODS 11's blocks, C
-and F enter through r only, D is column 0 of ``curvature``, and the K x K matrices G_j are not needed at all.
+and F enter through r only, the K x K matrices G_j are not needed at all.
 
 A residual belongs to the means that it was computed at, so it is not averaged: it is the gradient of the ELBO, and the
 step is the natural gradient's. For a Gaussian factor that IS the recursion of ``running.py`` on natural parameters:
@@ -42,11 +42,16 @@ DAMPING = 0.5
 """All hidden units of a record move at once, by this share of the way."""
 
 
+WEIGHTS = (1.0, 1.0, 1.0, 0.25, 0.25, 1.0)
+"""The two matrices that are averaged need less care than the residual, of which every step uses its own."""
+
+
 class Averaged(NamedTuple):
-    """Statistics that are averaged over steps; column 0 of ``curvature`` belongs to the visible biases."""
+    """Statistics that are averaged over steps."""
 
     number: Array
     active: Array
+    slope: Array
     curvature: Array
     spread: Array
 
@@ -82,7 +87,7 @@ class BeliefNetState(NamedTuple):
     net: Net
     average: Array
     running: Running
-    noise: Array
+    noise: Averaged
     sparsity: Sparsity
 
 
@@ -126,25 +131,25 @@ def belief_net(
         def init(key: Key) -> BeliefNetState:
             mean = 0.1 * jax.random.normal(key, (pixels, units + 1)) * (jnp.arange(units + 1) > 0)
             net = Net(mean, jnp.full_like(mean, 0.01), jnp.zeros(units), jnp.full(units, 0.01))
-            zeros = Averaged(*(jnp.zeros(shape) for shape in ((), units, mean.shape, (pixels, units))))
             ones = jnp.ones((pixels, units))
+            zeros = Averaged(*(jnp.zeros(shape) for shape in ((), units, pixels, ones.shape, ones.shape)))
             sparsity = Sparsity(ones, 0.5 * ones, jnp.ones(units), jnp.float32(0.5))
-            return BeliefNetState(net, mean, start(zeros), jnp.zeros(3), sparsity)
+            return BeliefNetState(net, mean, start(zeros), Averaged(*jnp.zeros(5)), sparsity)
 
         def contribute(state: BeliefNetState, record: Record, key: Key) -> Contribution:
             seen = _only(record, "A record").ravel().astype(jnp.float32)
             active, slope, psi = _infer(state.net, seen, jnp.ones(pixels), sweeps)
             on = jnp.concatenate([jnp.ones(1), active])
-            statistics = Averaged(
-                jnp.ones(()), active - 0.5, jnp.outer(slope, on), jnp.outer(slope, active * (1 - active))
-            )
+            crossed = jnp.outer(slope, active), jnp.outer(slope, active * (1 - active))
+            statistics = Averaged(jnp.ones(()), active - 0.5, slope, *crossed)
             return Contribution(statistics, jnp.outer(seen - 0.5 - slope * psi, on))
 
         def update(state: BeliefNetState, release: Release, key: Key) -> BeliefNetState:
             step, std = state.running.step, release.noise_std
             running = blend(state.running, release._replace(full=release.full.averaged), pace)
-            fresh = jnp.stack([std.averaged.active, std.averaged.curvature, std.averaged.spread]) / release.rate
-            noise = (1 - pace(step)) ** 2 * state.noise + (pace(step) * fresh) ** 2
+            kept = jax.tree.map(lambda leaf: (1 - pace(step)) ** 2 * leaf, state.noise)
+            fresh = jax.tree.map(lambda leaf: (leaf / release.rate) ** 2, std.averaged)
+            noise = jax.tree.map(lambda old, new: old + pace(step) ** 2 * new, kept, fresh)
             number, active, curvature, spread = _repaired(running.statistics, noise)
             prior = jnp.pad(state.sparsity.precision, ((0, 0), (1, 0)), constant_values=1 / variance)
             precision = prior + curvature
@@ -168,7 +173,7 @@ def belief_net(
             return reconstruct(draw, inputs, sweeps)
 
         size = math.sqrt(pixels * (units + 1))
-        return Method(init, contribute, update, draw, predict, clip=0.1 * size, weights=(1.0, 1.0, 0.25, 0.25, 1.0))
+        return Method(init, contribute, update, draw, predict, clip=0.1 * size, weights=WEIGHTS)
 
     return build
 
@@ -252,25 +257,25 @@ def _hidden_bias(net: Net, number: Array, active: Array, variance: float) -> tup
     return jax.lax.fori_loop(0, 10, once, (net.bias, net.bias_variance))
 
 
-def _repaired(averages: Averaged, noise: Array) -> tuple[Array, Array, Array, Array]:
+def _repaired(averages: Averaged, noise: Averaged) -> tuple[Array, Array, Array, Array]:
     """Bring a copy of the averages back to where sums over records lie; without noise nothing changes.
 
-    Matrices go towards rank one, as far as what sticks out is explained by noise, and stay inside their bounds.
+    A unit's column goes towards the product of its margins, as far as what sticks out is explained by noise.
     """
     number = jnp.maximum(averages.number, 1)
-    least = jnp.clip(jnp.sqrt(noise[0]), 1e-5 * number, 0.1 * number)
-    on = jnp.concatenate([number[None], jnp.clip(averages.active + number / 2, least, number - least)])
-    slope = jnp.clip(averages.curvature[:, 0], 0.01 * number, number / 4)
-    curvature = _towards(averages.curvature, jnp.outer(slope, on / number), noise[1])
-    curvature = jnp.clip(curvature, 0.01 * on, on / 4)
+    least = jnp.clip(jnp.sqrt(noise.active), 1e-5 * number, 0.1 * number)
+    active = jnp.clip(averages.active + number / 2, least, number - least)
+    slope = jnp.clip(averages.slope, 0.01 * number, number / 4)
+    curvature = _towards(averages.curvature, jnp.outer(slope, active / number), noise.curvature)
+    curvature = jnp.clip(curvature, 0.01 * active, active / 4)
     share = jnp.maximum(jnp.sum(averages.spread, 0) / jnp.sum(slope), 0)
-    spread = _towards(averages.spread, jnp.outer(slope, share), noise[2])
-    return number, on[1:], curvature, jnp.clip(spread, 0, curvature[:, 1:])
+    spread = jnp.clip(_towards(averages.spread, jnp.outer(slope, share), noise.spread), 0, curvature)
+    return number, active, jnp.concatenate([slope[:, None], curvature], 1), spread
 
 
 def _towards(average: Array, plain: Array, noise: Array) -> Array:
     apart = average - plain
-    return plain + jnp.maximum(0, 1 - noise / jnp.maximum(jnp.mean(apart**2), 1e-12)) * apart
+    return plain + jnp.maximum(0, 1 - noise / jnp.maximum(jnp.mean(apart**2, 0), 1e-12)) * apart
 
 
 def _sparsity(old: Sparsity, square: Array) -> Sparsity:
