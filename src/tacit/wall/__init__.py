@@ -71,17 +71,7 @@ class Door:
         title: str,
         simulation: bool,
     ) -> None:
-        if jax.config.read("jax_enable_x64"):
-            raise ValueError(
-                "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
-                "Switch it off: jax.config.update('jax_enable_x64', False)."
-            )
-        flags = os.environ.get("XLA_FLAGS", "").split()
-        if any("enable_fast_math" in flag and not flag.endswith(("=false", "=0")) for flag in flags):
-            raise ValueError(
-                "XLA_FLAGS switches on fast math, under which NaN and rounding behave otherwise than the wall's proofs "
-                "assume. Remove it."
-            )
+        check_arithmetic()
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
         step = _Step(method, data, mechanism, state)
@@ -443,6 +433,24 @@ class _Step:
             if not all(jnp.array_equal(one[places], other) for one, other in pairs):
                 return False
         return True
+
+
+def check_arithmetic() -> None:
+    """Refuse settings of JAX under which the wall's proofs do not hold.
+
+    Privacy: public.
+    """
+    if jax.config.read("jax_enable_x64"):
+        raise ValueError(
+            "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
+            "Switch it off: jax.config.update('jax_enable_x64', False)."
+        )
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if any("enable_fast_math" in flag and not flag.endswith(("=false", "=0")) for flag in flags):
+        raise ValueError(
+            "XLA_FLAGS switches on fast math, under which NaN and rounding behave otherwise than the wall's proofs "
+            "assume. Remove it."
+        )
 
 
 def versions() -> dict[str, str]:
