@@ -15,6 +15,7 @@ from scipy import special
 import tacit
 from tacit.mechanism import Mechanism
 from tacit.methods.belief_net import belief_net, pixel_accuracy, reconstruct
+from tacit.methods.running import Running
 from tacit.types import Release
 from tacit.wall import _Step
 from tacit.wall.data import PrivateData
@@ -231,13 +232,17 @@ def test_without_noise_repairs_change_nothing_and_with_it_they_stay_in_bounds():
     method = built()
     state, y = some_state(method), images()
     averaged = release_of(method, state, y).total.averaged
-    number, active, curvature, spread = module._repaired(averaged, module.Averaged(*jnp.zeros(5)))
+    number, active, curvature, spread = module._repaired(
+        Running(averaged, module.Averaged(*jnp.zeros(5)), jnp.int32(1))
+    )
     np.testing.assert_allclose(active, averaged.active + N / 2, rtol=1e-5)
     np.testing.assert_allclose(curvature[:, 0], averaged.slope, rtol=1e-5)
     np.testing.assert_allclose(curvature[:, 1:], averaged.curvature, rtol=1e-4)
     np.testing.assert_allclose(spread, averaged.spread, rtol=1e-4)
     noisy = jax.tree.map(lambda leaf: leaf + 50 * jax.random.normal(KEY, leaf.shape), averaged)
-    number, active, curvature, spread = module._repaired(noisy, module.Averaged(*jnp.full(5, 2500.0)))
+    number, active, curvature, spread = module._repaired(
+        Running(noisy, module.Averaged(*jnp.full(5, 50.0)), jnp.int32(1))
+    )
     assert np.all(curvature > 0)
     assert np.all(curvature <= number / 4 + 1e-3)
     assert np.all((spread >= 0) & (spread <= curvature[:, 1:]))
@@ -287,22 +292,23 @@ def test_outer_products_are_recognised():
     assert step.alike
 
 
-@pytest.mark.parametrize(
-    "records",
-    [
-        np.ones((5, 4), np.float32),
-        np.full((5, 4), 2),
-        np.ones((5, 4), int),
-        {"a": np.ones((5, 4), bool), "b": np.ones(5)},
-    ],
-)
-def test_what_is_not_binary_is_refused_before_anything_is_spent(records):
+@pytest.mark.parametrize("bad", [0.5, 2.0, -1.0])
+def test_what_is_not_binary_is_refused_before_anything_is_spent(bad):
+    records = np.ones((5, 4), np.float32)
+    records[3, 1] = bad
     data = PrivateData(records, size=5)
-    with pytest.raises(ValueError, match=r"booleans|one array"):
-        tacit.fit(belief_net(2), data, tacit.Budget(1.0, 1e-5), progress=False)
+    with pytest.raises(ValueError, match="pixels that are 0 or 1") as caught:
+        tacit.fit(belief_net(2), data, tacit.Budget(1.0, 1e-5), rate=0.5, steps=2, progress=False)
+    assert str(bad) not in str(caught.value)
     assert not data.ledger.looks
+
+
+def test_other_refusals():
     with pytest.raises(ValueError, match="missing or infinite"):
         PrivateData(np.full((5, 4), np.nan))
+    two = PrivateData({"a": np.ones((5, 4), bool), "b": np.ones(5)}, size=5)
+    with pytest.raises(ValueError, match="2 columns"):
+        tacit.fit(belief_net(2), two, tacit.Budget(1.0, 1e-5), progress=False)
     with pytest.raises(ValueError, match="units is 0"):
         belief_net(0)
 

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from jaxtyping import Float32
 
 from tacit.methods.running import Pace, Running, blend, slowing, start
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 DAMPING = 0.5
 """All hidden units of a record move at once, by this share of the way."""
@@ -44,6 +44,12 @@ DAMPING = 0.5
 
 WEIGHTS = (1.0, 1.0, 1.0, 0.25, 0.25, 1.0)
 """The two matrices that are averaged need less care than the residual, of which every step uses its own."""
+
+
+BINARY = Need(
+    "A belief net models pixels that are 0 or 1; write PrivateData(images > 127), with a public threshold.",
+    lambda record: _is_binary(record),
+)
 
 
 class Averaged(NamedTuple):
@@ -82,12 +88,11 @@ class Net(NamedTuple):
 
 
 class BeliefNetState(NamedTuple):
-    """The network, the average of its means, the averaged statistics, and the variance of the noise in them."""
+    """The network, the average of its means, the averaged statistics, and the sparsity of its weights."""
 
     net: Net
     average: Array
     running: Running
-    noise: Averaged
     sparsity: Sparsity
 
 
@@ -114,7 +119,7 @@ def belief_net(
     Returns
     -------
     MethodFor
-        To be handed to ``tacit.fit``. A record is one array of booleans, or a dictionary with one. Draws are ``W``
+        To be handed to ``tacit.fit``. A record is one array of 0 and 1, or a dictionary with one. Draws are ``W``
         (pixels by units), ``b`` (hidden biases) and ``c`` (visible biases); predictions are ``reconstruct``'s.
     """
     if units < 1 or sweeps < 1 or not variance > 0:
@@ -126,7 +131,7 @@ def belief_net(
     stride = (lambda step: 0.3 * slowing(20.0, 0.6)(step)) if stride is None else stride
 
     def build(placeholder: Record) -> Method:
-        pixels = _only(placeholder, "A record").size
+        pixels = _only(placeholder).size
 
         def init(key: Key) -> BeliefNetState:
             mean = 0.1 * jax.random.normal(key, (pixels, units + 1)) * (jnp.arange(units + 1) > 0)
@@ -134,10 +139,10 @@ def belief_net(
             ones = jnp.ones((pixels, units))
             zeros = Averaged(*(jnp.zeros(shape) for shape in ((), units, pixels, ones.shape, ones.shape)))
             sparsity = Sparsity(ones, 0.5 * ones, jnp.ones(units), jnp.float32(0.5))
-            return BeliefNetState(net, mean, start(zeros), Averaged(*jnp.zeros(5)), sparsity)
+            return BeliefNetState(net, mean, start(zeros), sparsity)
 
         def contribute(state: BeliefNetState, record: Record, key: Key) -> Contribution:
-            seen = _only(record, "A record").ravel().astype(jnp.float32)
+            seen = _only(record).ravel().astype(jnp.float32)
             active, slope, psi = _infer(state.net, seen, jnp.ones(pixels), sweeps)
             on = jnp.concatenate([jnp.ones(1), active])
             crossed = jnp.outer(slope, active), jnp.outer(slope, active * (1 - active))
@@ -146,11 +151,9 @@ def belief_net(
 
         def update(state: BeliefNetState, release: Release, key: Key) -> BeliefNetState:
             step, std = state.running.step, release.noise_std
-            running = blend(state.running, release._replace(full=release.full.averaged), pace)
-            kept = jax.tree.map(lambda leaf: (1 - pace(step)) ** 2 * leaf, state.noise)
-            fresh = jax.tree.map(lambda leaf: (leaf / release.rate) ** 2, std.averaged)
-            noise = jax.tree.map(lambda old, new: old + pace(step) ** 2 * new, kept, fresh)
-            number, active, curvature, spread = _repaired(running.statistics, noise)
+            averaged = release._replace(full=release.full.averaged, noise_std=std.averaged)
+            running = blend(state.running, averaged, pace)
+            number, active, curvature, spread = _repaired(running)
             prior = jnp.pad(state.sparsity.precision, ((0, 0), (1, 0)), constant_values=1 / variance)
             precision = prior + curvature
             mean = state.net.mean
@@ -161,7 +164,7 @@ def belief_net(
             net = Net(mean, 1 / precision, *bias)
             sparsity = _sparsity(state.sparsity, mean[:, 1:] ** 2 + 1 / precision[:, 1:])
             share = 4 / (step + 4)
-            return BeliefNetState(net, state.average + share * (mean - state.average), running, noise, sparsity)
+            return BeliefNetState(net, state.average + share * (mean - state.average), running, sparsity)
 
         def draw(state: BeliefNetState, key: Key) -> dict[str, Array]:
             one, two = jax.random.split(key)
@@ -172,8 +175,8 @@ def belief_net(
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> Array:
             return reconstruct(draw, inputs, sweeps)
 
-        size = math.sqrt(pixels * (units + 1))
-        return Method(init, contribute, update, draw, predict, clip=0.1 * size, weights=WEIGHTS)
+        clip = 0.1 * math.sqrt(pixels * (units + 1))
+        return Method(init, contribute, update, draw, predict, clip=clip, weights=WEIGHTS, needs=(BINARY,))
 
     return build
 
@@ -192,7 +195,7 @@ def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 10) -> Arra
     sweeps
         Rounds of the E-step.
     """
-    given = _only(images, "An image", boolean=False)
+    given = _only(images)
     flat = given.reshape(len(given), -1).astype(jnp.float32)
     mean = jnp.concatenate([net["c"][:, None], net["W"]], 1)
     if flat.shape[1] != len(mean):
@@ -257,13 +260,14 @@ def _hidden_bias(net: Net, number: Array, active: Array, variance: float) -> tup
     return jax.lax.fori_loop(0, 10, once, (net.bias, net.bias_variance))
 
 
-def _repaired(averages: Averaged, noise: Averaged) -> tuple[Array, Array, Array, Array]:
+def _repaired(running: Running) -> tuple[Array, Array, Array, Array]:
     """Bring a copy of the averages back to where sums over records lie; without noise nothing changes.
 
     A unit's column goes towards the product of its margins, as far as what sticks out is explained by noise.
     """
+    averages, noise = running.statistics, running.noise_std
     number = jnp.maximum(averages.number, 1)
-    least = jnp.clip(jnp.sqrt(noise.active), 1e-5 * number, 0.1 * number)
+    least = jnp.clip(noise.active, 1e-5 * number, 0.1 * number)
     active = jnp.clip(averages.active + number / 2, least, number - least)
     slope = jnp.clip(averages.slope, 0.01 * number, number / 4)
     curvature = _towards(averages.curvature, jnp.outer(slope, active / number), noise.curvature)
@@ -275,7 +279,7 @@ def _repaired(averages: Averaged, noise: Averaged) -> tuple[Array, Array, Array,
 
 def _towards(average: Array, plain: Array, noise: Array) -> Array:
     apart = average - plain
-    return plain + jnp.maximum(0, 1 - noise / jnp.maximum(jnp.mean(apart**2, 0), 1e-12)) * apart
+    return plain + jnp.maximum(0, 1 - noise**2 / jnp.maximum(jnp.mean(apart**2, 0), 1e-12)) * apart
 
 
 def _sparsity(old: Sparsity, square: Array) -> Sparsity:
@@ -303,14 +307,16 @@ def _bessel_ratio(r: Array, nodes: int = 32) -> Array:
     return one / zero
 
 
-def _only(tree: PyTree, what: str, boolean: bool = True) -> Array:
-    """Give the one array that a record is made of, if it can hold nothing but 0 and 1."""
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+def _only(tree: PyTree) -> Array:
+    """Give the one array that a record, or a batch of them, is made of."""
+    leaves = jax.tree.leaves(tree)
     if len(leaves) != 1:
-        raise ValueError(f"{what} has {len(leaves)} columns. A belief net models one array of pixels; give only that.")
-    if boolean and leaves[0].dtype != jnp.bool_:
         raise ValueError(
-            f"{what} holds values of type {leaves[0].dtype}. A belief net models 0 and 1, and other values (or missing "
-            "ones) would break its bounds; give booleans, by a public threshold: PrivateData(images > 127)."
+            f"A record has {len(leaves)} columns. A belief net models one array of pixels; give only that."
         )
-    return leaves[0]
+    return jnp.asarray(leaves[0])
+
+
+def _is_binary(record: Record) -> Array:
+    pixels = _only(record)
+    return jnp.all((pixels == 0) | (pixels == 1))
