@@ -22,6 +22,7 @@ import tacit
 from tacit.fit import fit_public
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
+from tacit.methods.belief_net import belief_net
 from tacit.methods.vi import vi
 from tacit.types import Method, MethodFor, PyTree, Release
 from tacit.wall import Door, _Step, lattice
@@ -57,23 +58,44 @@ def records(binary: bool, count: int = COUNT) -> dict[str, np.ndarray]:
 
 
 class Row(NamedTuple):
-    """A method, records it suits, and the textbook gradient of its objective (see the test that uses it)."""
+    """A method, records it suits, and for ``vi`` what gives the textbook gradient of its objective."""
 
     make: Callable[..., MethodFor]
     records: dict[str, np.ndarray]
-    model: Callable[..., None]
-    guide: Any
+    model: Callable[..., None] | None = None
+    guide: Any = None
 
 
 def row(model: Callable[..., None], guide: Any, binary: bool) -> Row:
     return Row(lambda optimizer=None: vi(model, guide, optimizer), records(binary), model, guide)
 
 
+def counted(method: MethodFor) -> MethodFor:
+    """Count the traces of a method that has no model to count them in."""
+
+    def build(placeholder: PyTree) -> Method:
+        built = method(placeholder)
+
+        def contribute(state: PyTree, record: PyTree, key: Any) -> PyTree:
+            TRACES["count"] += 1
+            return built.contribute(state, record, key)
+
+        return built._replace(contribute=contribute)
+
+    return build
+
+
+def pixels(count: int = COUNT) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(3).integers(0, 2, (count, 5)).astype(np.float32)}
+
+
 TABLE = {
+    "belief_net, two hidden units": Row(lambda: counted(belief_net(2)), pixels()),
     "vi, logistic regression": row(logistic, AutoNormal, True),
     "vi, linear regression with unknown noise, full covariance": row(linear, AutoMultivariateNormal, False),
 }
 every = pytest.mark.parametrize("name", TABLE)
+with_model = pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.model])
 
 
 class Opened(NamedTuple):
@@ -194,6 +216,16 @@ def without_noise(coarse: Any, fine: Any) -> Any:
     return jnp.zeros_like(coarse)
 
 
+def told_of_no_noise(method: Method) -> Method:
+    """Let a method that takes account of the noise know that the test took it out."""
+
+    def update(state: PyTree, release: Release, key: Any) -> PyTree:
+        nothing = jax.tree.map(jnp.zeros_like, release.noise_std)
+        return method.update(state, release._replace(noise_std=nothing), key)
+
+    return method._replace(update=update)
+
+
 @every
 def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
     name: str, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
@@ -201,7 +233,7 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
     # The wall's noise cannot be turned off, so the test takes it out; the clip is far above all contributions.
     monkeypatch.setattr(lattice, "noise", without_noise)
     data = PrivateData(TABLE[name].records, size=COUNT)
-    method = TABLE[name].make()(data.placeholder)
+    method = told_of_no_noise(TABLE[name].make()(data.placeholder))
     start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
     end = open_door(method, data, Mechanism(1.0, 1000.0, 0.04, STEPS)).advance(start, 0, STEPS)
     private = jax.vmap(method.draw, (None, 0))(end, jax.random.split(jax.random.fold_in(KEY, STEPS), 1000))
@@ -211,7 +243,7 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
         assert np.abs(draws - draws.mean(0)).max() > 0.05
 
 
-@every
+@with_model
 def test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo(name: str) -> None:
     case = TABLE[name]
     placeholder = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), case.records)
@@ -250,19 +282,23 @@ def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Calla
     generator = np.random.default_rng(2)
     for scale in (1e-3, 1.0, 1e6, 1e30):
         # By exactness of the sum, removing a record moves it by that record's own integers.
-        x = (scale * generator.standard_cauchy((step.chunk, 3))).astype(np.float32)
-        y = generator.integers(0, 2, step.chunk).astype(TABLE[name].records["y"].dtype)
+        given = TABLE[name].records
+        x = (scale * generator.standard_cauchy((step.chunk, *given["x"].shape[1:]))).astype(np.float32)
+        others = {
+            column: generator.integers(0, 2, step.chunk).astype(given[column].dtype) for column in set(given) - {"x"}
+        }
         state = start
         if hasattr(start, "params"):
             state = start._replace(params=jax.tree.map(lambda v: v + generator.normal(0, 2, v.shape), start.params))
-        rows = np.asarray(program(state, {"x": x, "y": y}, KEY))
+        rows = np.asarray(program(state, {"x": x, **others}, KEY))
         longest = max(sum(int(k) ** 2 for k in row) for row in rows)
         assert 0 <= longest <= step.radius**2
         assert scale != 1.0 or longest > 0.5 * step.radius**2
         # And they do not depend on its place among the others, nor on the others.
         order = generator.permutation(step.chunk)
-        assert np.array_equal(program(state, {"x": x[order], "y": y[order]}, KEY), rows[order])
-        alone = program(state, {"x": np.where(np.arange(step.chunk)[:, None] == 5, x, 0), "y": y}, KEY)
+        moved = {column: values[order] for column, values in others.items()}
+        assert np.array_equal(program(state, {"x": x[order], **moved}, KEY), rows[order])
+        alone = program(state, {"x": np.where(np.arange(step.chunk)[:, None] == 5, x, 0), **others}, KEY)
         assert np.array_equal(alone[5], rows[5])
 
 
