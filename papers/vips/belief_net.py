@@ -4,8 +4,8 @@
 
 Pixel accuracy as in the paper: infer the hidden units of a test image, rebuild the image, round its probabilities, and
 count the pixels that are right; 1 minus it is the mean squared distance that the paper averages. On all 10000 test
-images, where the paper takes 100. Images are binary by the threshold 127, a public constant. The recipe was chosen on
-Fashion-MNIST (--rehearse), so no figure here was seen before it was fixed.
+images, where the paper takes 100. Images are binary by the threshold 127, a public constant. Clip, strides, sweeps and
+epochs were chosen on Fashion-MNIST (--rehearse compares some), not on the images that are reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ study.HERE = HERE
 EPSILON = 1.0
 DELTAS = (1e-4, 1e-5)
 UNITS = (50, 100)
-SIZES = (400, 800, 1600)
+SIZES = (800, 1600, 3200)
 EPOCHS = 4
 SWEEPS = 5
 PAPER = (
@@ -95,7 +95,7 @@ def accuracy(net: Any, test: Any) -> float:
 def rehearse() -> None:
     """Compare recipes on Fashion-MNIST."""
     train, test = images("fashion_mnist")
-    for units, size, epochs in ((50, 800, 4), (50, 1600, 4), (50, 1600, 8), (100, 800, 4), (100, 1600, 8)):
+    for units, size, epochs in ((50, 800, 4), (50, 1600, 4), (50, 1600, 8), (100, 1600, 4), (100, 3200, 8)):
         steps = epochs * len(train) // size
         value = accuracy(private(train, units, size, DELTAS[0], 0, steps), test)
         free = accuracy(public(train, units, size, 0, steps), test)

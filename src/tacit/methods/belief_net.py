@@ -97,7 +97,7 @@ class BeliefNetState(NamedTuple):
 
 
 def belief_net(
-    units: int, sweeps: int = 10, variance: float = 1.0, pace: Pace | None = None, stride: Pace | None = None
+    units: int, sweeps: int = 5, variance: float = 1.0, pace: Pace | None = None, stride: Pace | None = None
 ) -> MethodFor:
     """Fit a sigmoid belief network with one hidden layer to binary images.
 
@@ -181,7 +181,7 @@ def belief_net(
     return build
 
 
-def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 10) -> Array:
+def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 5) -> Array:
     """Give every pixel's probability of being on, given the pixels of its image that are not missing.
 
     Privacy: post-processing. The images are public or your own.
