@@ -5,21 +5,25 @@
     for t = 1..T
         pi_n, xi_n = E-step of record n at the public q(W, c, b)         behind the wall, from pi = sigmoid(E b)
         r_n   = y_n - 1/2 - xi_n (mu pi_n + E c)
-        u_n   = (1, pi_n - 1/2, r_n pi_n', xi_n, xi_n pi_n', xi_n (pi_n (1 - pi_n))')     contribution
+        u_n   = (1, pi_n - 1/2, xi_n, xi_n pi_n', xi_n (pi_n (1 - pi_n))', r_n (1, pi_n)')     contribution
         averages <- (1 - pace) averages + pace release.full              all but the block of r
         Lambda = E[1/zeta] + average of xi pi'                           precision of the factorised q(w_jk)
-        mu    = mu + stride (full of r pi' - mu V - mu E[1/zeta]) / Lambda
+        mu    = mu + stride (full of r (1, pi)' - mu V - mu E[1/zeta]) / (Lambda + noise of a step)
         b, zeta, x, phi, omega = their coordinate optima                 free post-processing
 
 mu, Lambda are ``mean``, ``precision``; V, the average of xi (pi (1 - pi))', is ``spread``; c is the weight of a hidden
 unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. Of METHODS 11's blocks, C
-and F enter through r only, the K x K matrices G_j are not needed at all.
+and F enter through r only, and the K x K matrices G_j are not needed: the diagonal of G_j is block E, and its product
+with mu_j is in r and V. Bounds: |r| <= 1, 0 < xi <= 1/4, so the blocks have norms up to 1, sqrt(K)/2, sqrt(J)/4,
+sqrt(JK)/4, sqrt(JK)/16 and sqrt(J(K+1)); typical ones are a tenth of that, hence the clip. One joint clip shortens all
+blocks of a record alike, so that a clipped record counts as a part of a record.
 
 A residual belongs to the means that it was computed at, so it is not averaged: it is the gradient of the ELBO, and the
 step is the natural gradient's. For a Gaussian factor that IS the recursion of ``running.py`` on natural parameters:
 h <- (1 - s) h + s h*, Lambda <- (1 - s) Lambda + s Lambda* is mu <- mu + s gradient / Lambda. It rests only where the
 gradient is zero, the fixed point of exact coordinate ascent, and at stride 1 with one unit it is that ascent's update.
 All units move at once: with stride up to 1 / (K + 1) the bound cannot fall; larger strides are faster and usually fine.
+Where noise exceeds the precision the step is shortened, which changes how fast it comes to rest but not where.
 
 Errata followed (METHODS 11): no 1/2 before <xi><z>' in equation 72 (S1); the rate of q(x) is E[zeta] + E[phi] (S2); all
 variances are in E[psi^2] and the moments are joint, which is exact for factorised q(w_jk) (S3); xi of b is public (S4);
@@ -40,12 +44,8 @@ from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Rel
 
 DAMPING = 0.5
 """All hidden units of a record move at once, by this share of the way."""
-
-
 WEIGHTS = (1.0, 1.0, 1.0, 0.25, 0.25, 1.0)
 """The two matrices that are averaged need less care than the residual, of which every step uses its own."""
-
-
 BINARY = Need(
     "A belief net models pixels that are 0 or 1; write PrivateData(images > 127), with a public threshold.",
     lambda record: _is_binary(record),
@@ -158,7 +158,6 @@ def belief_net(
             precision = prior + curvature
             mean = state.net.mean
             gradient = release.full.residual - mean * (jnp.pad(spread, ((0, 0), (1, 0))) + prior)
-            # Where the noise of a step exceeds the precision, the step is shortened; it rests at the same place.
             mean = mean + stride(step) * gradient / (precision + std.residual / release.rate)
             bias = _hidden_bias(state.net, number, active, variance)
             net = Net(mean, 1 / precision, *bias)
