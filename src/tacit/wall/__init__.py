@@ -74,6 +74,7 @@ class Door:
         check_arithmetic()
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
+        _refuse_unfit(method, data)
         step = _Step(method, data, mechanism, state)
         if step.alone:
             words = jax.ShapeDtypeStruct((step.words,), jnp.uint32)
@@ -514,6 +515,13 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
                 "the data would read it outside the wall; take the records as the model's arguments instead. If the "
                 "array is public, pad it by one row."
             )
+
+
+def _refuse_unfit(method: Method, data: PrivateData) -> None:
+    """Refuse records that are not what the method needs: to the curator, who has them, and before anything is spent."""
+    for need in method.needs:
+        if not jax.jit(lambda records, holds=need.holds: jnp.all(jax.vmap(holds)(records)))(data._records):
+            raise ValueError(f"Some record does not suit the method. {need.text}")
 
 
 def _contents(jaxpr: Any) -> tuple[list[Any], set[str]]:
