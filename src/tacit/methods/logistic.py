@@ -29,6 +29,8 @@ import numpy as np
 from tacit.methods.running import Pace, Running, blend, block_weights, evenly, slowing, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
+LARGE = 64
+"""Columns above which the suggested recipe takes subsets."""
 AGREE = 50
 """How often q(w) and q(alpha) are updated in turn after a step."""
 
@@ -156,8 +158,9 @@ def logistic(
             predict,
             clip=1.0,
             weights=weights,
-            rate=1.0,
-            steps=5,
+            # All records in few steps are best; a large matrix takes subsets, whose outer products are summed faster.
+            rate=1.0 if size <= LARGE else None,
+            steps=5 if size <= LARGE else 50,
             needs=_needs(likelihood, most),
         )
 
