@@ -194,6 +194,13 @@ def panels(count: int, width: float = 3.6, height: float = 3.0) -> tuple[Any, li
     return figure, list(axes[0])
 
 
+def log_axis(ax: Any, values: Iterable[float]) -> None:
+    """Make the axis logarithmic, with a mark at each value and nowhere else."""
+    ax.set_xscale("log")
+    ax.set_xticks(list(values), [f"{value:g}" for value in values])
+    ax.minorticks_off()
+
+
 def data_folder() -> Path:
     """Give the folder of real data, or say how to set it."""
     folder = os.environ.get("TACIT_DATA")

@@ -7,6 +7,7 @@ from tacit.fit import Answer, ask, fit, fit_public
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
 from tacit.methods.belief_net import belief_net
+from tacit.methods.logistic import logistic
 from tacit.methods.vi import vi
 from tacit.posterior import Posterior
 from tacit.schema import Schema
@@ -36,6 +37,7 @@ __all__ = [
     "explain",
     "fit",
     "fit_public",
+    "logistic",
     "true_positive_rate",
     "vi",
 ]

@@ -46,6 +46,8 @@ DAMPING = 0.5
 """All hidden units of a record move at once, by this share of the way."""
 WEIGHTS = (1.0, 1.0, 1.0, 0.25, 0.25, 1.0)
 """The two matrices that are averaged need less care than the residual, of which every step uses its own."""
+STEPS = 100
+"""On Fashion-MNIST, large subsets in 75 steps were as good as in 300."""
 BINARY = Need(
     "A belief net models pixels that are 0 or 1; write PrivateData(images > 127), with a public threshold.",
     lambda record: _is_binary(record),
@@ -175,7 +177,7 @@ def belief_net(
             return reconstruct(draw, inputs, sweeps)
 
         clip = 0.1 * math.sqrt(pixels * (units + 1))
-        return Method(init, contribute, update, draw, predict, clip=clip, weights=WEIGHTS, needs=(BINARY,))
+        return Method(init, contribute, update, draw, predict, clip=clip, weights=WEIGHTS, steps=STEPS, needs=(BINARY,))
 
     return build
 
