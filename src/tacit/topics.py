@@ -13,12 +13,13 @@ from tacit.methods import lda as method
 from tacit.types import Array
 
 
-def documents(matrix: Any, *, width: int = 192) -> dict[str, np.ndarray]:
+def documents(matrix: Any, *, width: int = 128, cap: float | None = None) -> dict[str, np.ndarray]:
     """Turn a sparse matrix of word counts into records for ``tacit.lda``, one for each document.
 
     A document keeps at most ``width`` distinct words. One with more is thinned: its words are laid out one after
-    another in the order of the vocabulary, and ``width`` of them are taken at equal distances. What becomes of a
-    document depends on that document and on ``width`` alone. A document without words contributes nothing.
+    another in the order of the vocabulary, and ``width`` of them are taken at equal distances. After that a word counts
+    at most ``cap`` times. What becomes of a document depends on that document and these two numbers alone. A document
+    without words stays a record, and contributes nothing.
 
     Privacy: none by itself. The records are as sensitive as the documents; hand them to ``tacit.PrivateData``.
 
@@ -27,7 +28,10 @@ def documents(matrix: Any, *, width: int = 192) -> dict[str, np.ndarray]:
     matrix
         Documents times vocabulary, of any scipy sparse format (or a dense array).
     width
-        A public number, chosen without looking at the documents.
+        The largest number of distinct words; a public number, chosen without looking at the documents.
+    cap
+        The largest count of a word in a document, public too; none by default. Words come in bursts, and a burst takes
+        a large part of a document's clip to say what its first occurrences said: 2 serves private fits well.
 
     Returns
     -------
@@ -38,7 +42,9 @@ def documents(matrix: Any, *, width: int = 192) -> dict[str, np.ndarray]:
     from scipy import sparse
 
     if width < 1:
-        raise ValueError(f"width is {width}; no word would be left of a document. Write width=192.")
+        raise ValueError(f"width is {width}; no word would be left of a document. Write width=128.")
+    if cap is not None and not cap > 0:
+        raise ValueError(f"cap is {cap}; no word would count. Write cap=2.0, or leave it out.")
     if not sparse.issparse(matrix) and np.ndim(matrix) != 2:
         raise TypeError(
             f"The documents are of type {type(matrix).__name__}. Give a matrix of word counts, documents by "
@@ -75,7 +81,7 @@ def documents(matrix: Any, *, width: int = 192) -> dict[str, np.ndarray]:
     place = np.arange(len(owner)) - starts[owner]
     word = np.full((count, width), vocabulary, np.int32)
     times = np.zeros((count, width), np.float32)
-    word[owner, place], times[owner, place] = indices, data
+    word[owner, place], times[owner, place] = indices, data if cap is None else np.minimum(data, cap)
     return {"word": word, "count": times}
 
 
@@ -166,7 +172,7 @@ def coherence(concentration: Array, matrix: Any, count: int = 10) -> np.ndarray:
 
 def _mapped(function: Any, concentration: Array, records: dict[str, Any], alpha: float | None, size: int = 64) -> Any:
     """Apply a function of one document to all of them, some at a time."""
-    concentration = jnp.asarray(concentration, jnp.float32)
+    known = method.tables(jnp.asarray(concentration, jnp.float32))
     one = functools.partial(function, alpha=1 / len(concentration) if alpha is None else alpha)
     given = {name: jnp.asarray(records[name]) for name in ("word", "count")}
-    return jax.jit(lambda c, given: jax.lax.map(lambda r: one(c, r), given, batch_size=size))(concentration, given)
+    return jax.jit(lambda known, given: jax.lax.map(lambda r: one(known, r), given, batch_size=size))(known, given)

@@ -4,18 +4,22 @@
         for each document n of the subset                          contribution: through the wall
             repeat   gamma_k = alpha + sum_v n_v phi_vk
                      phi_vk  ~ exp(E log theta_k + E log beta_kv)
-            u_vk = n_v phi_vk                                      lines v of a V x K table, for the document's words
-        G = (sum over the subset of clip(u) + noise) / rate
+            u_v = c_v (n_v phi_v1, ..., n_v phi_vK, w n_v)         a line of a V x (K + 1) table for each of its words
+        G = (sum over the subset of clip(u) + noise) / rate / c
         S = (1 - rho_t) S + rho_t G                                the average, as it came
         lambda = eta + repaired(S)                                 q(beta_k) = Dirichlet(lambda_k)
 
 n_v is ``count``, v ``word``, exp(E log beta) up to a factor for each word ``likelihood`` (V x K), S ``running``, rho_t
-``pace``, the noise in S ``noise``, lambda ``concentration``.
+``pace``, c ``scale``, w ``MARGIN``, the variance of the noise in a line of S ``variance``, lambda ``concentration``.
 
 Followed instead of the paper (METHODS 8, 9): the sensitivity is the clip of one document's contribution, of the sum and
 not of a mean over all documents; the number of sweeps is fixed and their start constant, so that a document's local
 variables come from it and public numbers alone; negative cells are not set to zero in the average, where each empty
-cell would gain 0.4 standard deviations of noise. A copy is repaired, by a threshold that knows them (``repaired``).
+cell would gain 0.4 standard deviations of noise. A copy is repaired, by a prior that knows the noise (``repaired``).
+
+Not in the paper: the column w n_v, since the sum of a word's K noisy cells says little about how frequent it is; the
+factors c_v, which take room from frequent words, far above the noise, for rare ones; and a start where each topic has
+a few words of its own, since topics that differ by a few per cent are lost in the noise of the first step.
 """
 
 from __future__ import annotations
@@ -26,21 +30,29 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import digamma, gammaln
+from jax.scipy.stats import norm
 
 from tacit.methods.running import Pace, Running, blend, slowing, start
 from tacit.types import Array, Key, Method, Record, Release, Rows
 
-CLEAR = 2.5
-"""A cell counts as seen if it is so many standard deviations of the noise above zero."""
+MARGIN = 0.3
+"""How strongly a word's count enters a contribution, next to its shares in the topics."""
+SHARES = (0.0, *(10 ** (3 * (i / 14 - 1)) for i in range(15)))
+"""The shares of a word's occurrences in a topic among which the prior of ``repaired`` chooses: 0, and 0.001 to 1."""
+ROUNDS = 15
+OWN_WORDS, OWN_WEIGHT = 2, 100.0
+"""At the start each topic has so many words of its own, so much more probable than the others."""
+SMALLEST_SCALE = 0.1
 TINY = 1e-30
 
 
 class LDAState(NamedTuple):
-    """The average of what was released (V x K), the variance of the noise in it, and what documents need of them."""
+    """The average of what was released (V x (K + 1)), its noise's variance (V), and what documents need of them."""
 
     running: Running
     variance: Array
     likelihood: Array
+    scale: Array
 
 
 def lda(
@@ -84,75 +96,100 @@ def lda(
     alpha, eta = (1 / topics if value is None else value for value in (alpha, eta))
     for name, value in (("alpha", alpha), ("eta", eta)):
         if not 0 < value < math.inf:
-            raise ValueError(
-                f"{name} is {value}; a Dirichlet needs a positive concentration. Write {name}={1 / topics:g}."
-            )
+            raise ValueError(f"{name} is {value}; a concentration is positive. Write {name}={1 / topics:g}.")
     rho = slowing() if pace is None else pace
 
     def init(key: Key) -> LDAState:
-        running = start(jax.random.gamma(key, 100.0, (vocabulary, topics)) / 100)
-        return LDAState(running, jnp.float32(0), _likelihood(running.statistics))
+        words, jitter = jax.random.split(key)
+        own = jax.random.permutation(words, vocabulary)[: min(OWN_WORDS, vocabulary // topics) * topics]
+        cells = jax.random.gamma(jitter, 2500.0, (vocabulary, topics)) / 2500
+        cells = cells.at[own, jnp.arange(len(own)) % topics].mul(OWN_WEIGHT)
+        statistics = jnp.concatenate([cells, MARGIN * jnp.sum(cells, 1, keepdims=True)], 1)
+        return LDAState(start(statistics), jnp.zeros(vocabulary), tables(cells.T).likelihood, jnp.ones(vocabulary))
 
     def contribute(state: LDAState, record: Record, key: Key) -> Rows:
         likelihood, count = _lines(state.likelihood, record)
         weight, share = _sweep(likelihood, count, alpha, sweeps)
-        return Rows(record["word"], likelihood * weight * (count / share)[:, None], vocabulary)
+        occurrences = likelihood * weight * (count / share)[:, None]
+        scale, _ = _lines(state.scale, record)
+        lines = jnp.concatenate([occurrences, MARGIN * count[:, None]], 1) * scale[:, None]
+        return Rows(record["word"], lines, vocabulary)
 
     def update(state: LDAState, release: Release, key: Key) -> LDAState:
         weight = rho(state.running.step)
-        running = blend(state.running, release, rho)
-        fresh = jnp.square(release.noise_std / release.rate)
+        running = blend(state.running, release._replace(full=release.full / state.scale[:, None]), rho)
+        fresh = jnp.square(release.noise_std / release.rate / state.scale)
         variance = (1 - weight) ** 2 * state.variance + weight**2 * fresh
-        return LDAState(running, variance, _likelihood(eta + repaired(running.statistics, jnp.sqrt(variance))))
-
-    def concentration(state: LDAState) -> Array:
-        # Before the first release the statistics are the random start.
-        return (eta + repaired(state.running.statistics, jnp.sqrt(state.variance))).T
-
-    def draw(state: LDAState, key: Key) -> dict[str, Array]:
-        return {"topics": jax.random.dirichlet(key, concentration(state))}
+        cells = repaired(running.statistics, jnp.sqrt(variance))
+        frequency = jnp.sum(cells, 1)
+        scale = jnp.clip((frequency / (jnp.median(frequency) + TINY)) ** -0.25, SMALLEST_SCALE, 1)
+        return LDAState(running, variance, tables(eta + cells.T).likelihood, scale)
 
     def points(state: LDAState) -> dict[str, Array]:
-        return {"concentration": concentration(state)}
+        return {"concentration": eta + repaired(state.running.statistics, jnp.sqrt(state.variance)).T}
 
-    return Method(init, contribute, update, draw, points=points, clip=10.0)
+    def draw(state: LDAState, key: Key) -> dict[str, Array]:
+        return {"topics": jax.random.dirichlet(key, points(state)["concentration"])}
+
+    return Method(init, contribute, update, draw, points=points, clip=4.0)
 
 
 def repaired(statistics: Array, noise: Array) -> Array:
-    """Give expected counts that are not negative from noisy ones (V x K): cells that are seen, and the rest of a word.
+    """Give expected counts that are not negative (V x K) from noisy ones (V x (K + 1)) and their noise (V).
 
-    Cells clearly above the noise stay. What a word has beyond them, by the sum of its line, is spread over its other
-    cells in proportion to the sizes of the topics. Without noise nothing changes.
+    A word's frequency is estimated first, from its column and its cells. Each cell is then replaced by its mean given
+    its noisy value, under a prior on the shares of words in that topic, which is fitted to the topic's own column. What
+    is lost in the noise becomes a small share of every word, not zero and not noise. Without noise nothing changes.
 
     Privacy: post-processing.
     """
-    seen = statistics > CLEAR * noise
-    kept = jnp.where(seen, statistics, 0)
-    sizes = jnp.maximum(jnp.sum(statistics, 0), 0) + TINY
-    others = jnp.where(seen, 0, sizes)
-    word = _nonnegative(jnp.sum(statistics, 1), noise * math.sqrt(statistics.shape[1]))
-    rest = jnp.maximum(word - jnp.sum(kept, 1), 0)
-    return kept + rest[:, None] * others / (jnp.sum(others, 1, keepdims=True) + TINY)
+    cells, margin = statistics[:, :-1], statistics[:, -1] / MARGIN
+
+    def estimate() -> Array:
+        precisions = 1 / cells.shape[1], MARGIN**2
+        both = (precisions[0] * jnp.sum(cells, 1) + precisions[1] * margin) / sum(precisions)
+        frequency = _nonnegative(both, noise / math.sqrt(sum(precisions)))
+        means = jax.lax.map(lambda column: _shares(column, frequency, noise), cells.T).T
+        return means * (frequency / (jnp.sum(means, 1) + TINY))[:, None]
+
+    return jax.lax.cond(jnp.max(noise) > 0, estimate, lambda: jnp.maximum(cells, 0))
 
 
-def proportions(concentration: Array, record: Record, alpha: float, sweeps: int = 100) -> Array:
+class Tables(NamedTuple):
+    """What documents need of published topics, both V x K: exp(E log beta) up to a factor for each word, E log beta."""
+
+    likelihood: Array
+    log_beta: Array
+
+
+def tables(concentration: Array) -> Tables:
+    """Give the tables of topics with a Dirichlet posterior.
+
+    Privacy: post-processing.
+    """
+    log_beta = digamma(concentration.T) - digamma(jnp.sum(concentration, 1))
+    # The factor cancels in phi; with it float32 never loses all topics of a word.
+    return Tables(jnp.exp(log_beta - jnp.max(log_beta, 1, keepdims=True)), log_beta)
+
+
+def proportions(known: Tables, record: Record, alpha: float, sweeps: int = 100) -> Array:
     """Give the concentration of the posterior of one document's topics (gamma), under topics that are published.
 
     Privacy: public for public documents; for private ones the answer is as private as the document.
     """
-    likelihood, count = _lines(_likelihood(concentration.T), record)
+    likelihood, count = _lines(known.likelihood, record)
     weight, share = _sweep(likelihood, count, alpha, sweeps)
     return alpha + weight * ((count / share) @ likelihood)
 
 
-def bound(concentration: Array, record: Record, alpha: float, sweeps: int = 100) -> Array:
-    """Give one document's part of the evidence lower bound, its topics' proportions integrated out.
+def bound(known: Tables, record: Record, alpha: float, sweeps: int = 100) -> Array:
+    """Give one document's part of the evidence lower bound.
 
     Privacy: as ``proportions``.
     """
-    gamma = proportions(concentration, record, alpha, sweeps)
+    gamma = proportions(known, record, alpha, sweeps)
     log_theta = digamma(gamma) - digamma(jnp.sum(gamma))
-    log_beta, count = _lines(_expected_log(concentration.T), record)
+    log_beta, count = _lines(known.log_beta, record)
     words = jnp.sum(count * jax.nn.logsumexp(log_theta + log_beta, axis=1))
     return words + _dirichlet(alpha, gamma, log_theta)
 
@@ -162,8 +199,7 @@ def topic_bound(concentration: Array, eta: float) -> Array:
 
     Privacy: post-processing.
     """
-    log_beta = _expected_log(concentration.T).T
-    return jnp.sum(jax.vmap(_dirichlet, (None, 0, 0))(eta, concentration, log_beta))
+    return jnp.sum(jax.vmap(_dirichlet, (None, 0, 0))(eta, concentration, tables(concentration).log_beta.T))
 
 
 def _lines(table: Array, record: Record) -> tuple[Array, Array]:
@@ -186,26 +222,29 @@ def _sweep(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[
     return weight, likelihood @ weight + TINY
 
 
-def _expected_log(concentration: Array) -> Array:
-    return digamma(concentration) - digamma(jnp.sum(concentration, 0))
+def _shares(column: Array, frequency: Array, noise: Array) -> Array:
+    """Give the mean of each word's count in a topic; the prior on its share is fitted by EM to all words together."""
+    values = frequency[:, None] * jnp.asarray(SHARES)
+    log_density = -0.5 * jnp.square((column[:, None] - values) / noise[:, None])
+    density = jnp.exp(log_density - jnp.max(log_density, 1, keepdims=True))
+
+    def posterior(prior: Array) -> Array:
+        joint = density * prior
+        return joint / (jnp.sum(joint, 1, keepdims=True) + TINY)
+
+    even = jnp.full(len(SHARES), 1 / len(SHARES))
+    prior = jax.lax.fori_loop(0, ROUNDS, lambda _, prior: jnp.mean(posterior(prior), 0), even)
+    return jnp.sum(posterior(prior) * values, 1)
 
 
-def _likelihood(concentration: Array) -> Array:
-    # A factor for each word cancels in phi; with it float32 never loses all topics of a word.
-    log_beta = _expected_log(concentration)
-    return jnp.exp(log_beta - jnp.max(log_beta, 1, keepdims=True))
+def _nonnegative(noisy: Array, noise: Array) -> Array:
+    """Give the means of numbers that are not negative, with an exponential prior, given noisy ones."""
+    usual = jnp.maximum(jnp.mean(noisy), jnp.mean(noise) / math.sqrt(len(noisy)))
+    shifted = (noisy - jnp.square(noise) / usual) / noise
+    return jnp.maximum(noise * (shifted + jnp.exp(norm.logpdf(shifted) - norm.logcdf(shifted))), 0)
 
 
 def _dirichlet(prior: float, concentration: Array, expected_log: Array) -> Array:
     """Give E log p - E log q for a Dirichlet prior with equal concentrations and a Dirichlet posterior."""
-    size = len(concentration)
     cells = (prior - concentration) * expected_log + gammaln(concentration) - gammaln(prior)
-    return jnp.sum(cells) + gammaln(size * prior) - gammaln(jnp.sum(concentration))
-
-
-def _nonnegative(noisy: Array, noise: Array) -> Array:
-    """Give the mean of what is not negative given a noisy value; without noise, the value itself or 0."""
-    safe = jnp.maximum(noise, TINY)
-    z = noisy / safe
-    ratio = jnp.exp(jax.scipy.stats.norm.logpdf(z) - jax.scipy.stats.norm.logcdf(z))
-    return jnp.where(noise > 0, jnp.maximum(noisy + safe * ratio, 0), jnp.maximum(noisy, 0))
+    return jnp.sum(cells) + gammaln(len(concentration) * prior) - gammaln(jnp.sum(concentration))
