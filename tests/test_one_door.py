@@ -12,12 +12,22 @@ import tacit
 SOURCE = Path(tacit.__file__).parent
 SECRETS = {"_records", "_count", "_given"}
 METHODS_MAY_IMPORT = {
-    *("tacit.types", "tacit.model", "jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
+    *(
+        "tacit.types",
+        "tacit.model",
+        "tacit.methods.running",
+        "jax",
+        "jaxtyping",
+        "numpyro",
+        "optax",
+        "equinox",
+        "numpy",
+    ),
     *("__future__", "typing", "collections", "functools", "math", "copy"),
 }
 COMPAT_MAY_IMPORT = {
     *("tacit.accounting", "tacit.types", "tacit.wall.alias", "tacit.wall.clip", "tacit.wall.lattice"),
-    *("tacit.wall.random", "tacit.wall.sample"),
+    *("tacit.wall.random", "tacit.wall.sample", "tacit.wall.check_arithmetic"),
 }
 """Other packages' interfaces work on arrays that the script holds itself, which are nobody's secret to tacit. They may
 use the wall's tools for them, but neither its door nor its sealed records, and nothing that makes a certificate."""

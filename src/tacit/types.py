@@ -73,6 +73,17 @@ class Release(NamedTuple):
     rate: Array
     full: PyTree
 
+    def part(self, name: str) -> Release:
+        """Give the release of one entry of a contribution that is a dictionary."""
+        return Release(self.total[name], self.noise_std[name], self.rate, self.full[name])
+
+
+class Need(NamedTuple):
+    """What a method needs of every record: ``holds(record)`` is true. The text says so, and what to write."""
+
+    text: str
+    holds: Callable[[Record], Array]
+
 
 class Method(NamedTuple):
     """An inference method: four pure functions, and what else it can tell.
@@ -94,12 +105,14 @@ class Method(NamedTuple):
     points
         ``points(state) -> dict``. Public: what was estimated without a posterior, such as the parameters of a network.
         Optional.
-    clip
-        The clip that suits its contributions where the user gives none; without it, twice the square root of their
-        dimension.
+    clip, weights, rate, steps
+        What suits the method where the user of ``tacit.fit`` gives none. Without a clip, it is twice the square root of
+        the dimension of a contribution.
     own
         Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, own)``: a secret key that
         belongs to this record in this step alone, for latent variables of a record and for noise of its own.
+    needs
+        What must be true of every record; the wall refuses other records before it spends anything.
     """
 
     init: Callable[[Key], State]
@@ -110,6 +123,10 @@ class Method(NamedTuple):
     points: Callable[[State], dict[str, PyTree]] | None = None
     clip: float | None = None
     own: bool = False
+    weights: tuple[float, ...] | None = None
+    rate: float | None = None
+    steps: int | None = None
+    needs: tuple[Need, ...] = ()
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
         """Give one record's contribution; its own key is handed on where the method takes one.

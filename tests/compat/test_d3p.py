@@ -377,6 +377,12 @@ def test_64_bit_mode_is_refused(fit: Fit) -> None:
         fit.svi.update(fit.state, *records())
 
 
+def test_fast_math_is_refused(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    with pytest.raises(ValueError, match="fast math"):
+        fit.svi.update(fit.state, *records())
+
+
 # The fifteen faults --------------------------------------------------------------------------------------------------
 
 

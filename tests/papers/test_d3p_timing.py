@@ -51,9 +51,10 @@ def test_batch(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "results" / "batch.json").read_text())["logistic"]
     assert rows
     assert all(min(row["tacit"] + row["numpyro"]) > 0 for row in rows)
+    assert (tmp_path / "figures" / "batch.png").stat().st_size < 150_000
 
 
-@pytest.mark.slow  # reading and compiling the private VAE alone takes 41 processor seconds
+@pytest.mark.slow  # reading and compiling the private VAE alone takes half a minute
 @pytest.mark.skipif(not (DATA / "mnist.npz").exists(), reason="TACIT_DATA names no folder with mnist.npz")
 def test_vae(tmp_path: Path) -> None:
     assert "negative ELBO" in run("vae.py", tmp_path, "--only", "loss")

@@ -39,7 +39,7 @@ from numpyro.primitives import Messenger
 
 from tacit import accounting
 from tacit.types import Array, Key, PyTree
-from tacit.wall import alias, clip, lattice, sample
+from tacit.wall import alias, check_arithmetic, clip, lattice, sample
 from tacit.wall import random as chacha
 
 Model = Callable[..., Any]
@@ -549,11 +549,7 @@ class DPSVI(SVI):  # type: ignore[misc]
         tuple
             The new state, and the mean loss over the batch, records without a finite loss left out.
         """
-        if jax.config.read("jax_enable_x64"):
-            raise ValueError(
-                "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
-                "Switch it off: jax.config.update('jax_enable_x64', False)."
-            )
+        check_arithmetic()
         batch, scale = _Batch.of(args, kwargs), svi_state.observation_scale
         key, draw_key, noise_key = self._rng_suite.split(svi_state.rng_key, 3)
         losses, gradients = self._compiled(svi_state, draw_key, batch.rows, batch.constants, form=batch.form)

@@ -8,7 +8,8 @@ would be biased for ever after. Only a copy is repaired, each time it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -21,24 +22,49 @@ Pace = Callable[[Array], Array]
 
 
 class Running(NamedTuple):
-    """A running average of released statistics, each an estimate of the sum over all records."""
+    """A running average of released statistics, each an estimate of the sum over all records.
+
+    ``noise_std`` is the standard deviation of the privacy noise in every number of the average, one scalar a leaf.
+    """
 
     statistics: PyTree
+    noise_std: PyTree
     step: Array
 
 
 def start(statistics: PyTree) -> Running:
     """Begin with statistics that the first release replaces."""
-    return Running(jax.tree.map(jnp.asarray, statistics), jnp.int32(0))
+    statistics = jax.tree.map(jnp.asarray, statistics)
+    return Running(statistics, jax.tree.map(lambda leaf: jnp.float32(0), statistics), jnp.int32(0))
 
 
 def blend(running: Running, release: Release, pace: Pace) -> Running:
     """Take a step's release into the average."""
     weight = pace(running.step)
     mixed = jax.tree.map(lambda old, new: old + weight * (new - old), running.statistics, release.full)
-    return Running(mixed, running.step + 1)
+    noise_std = jax.tree.map(
+        lambda old, new: jnp.hypot((1 - weight) * old, weight * new / release.rate),
+        running.noise_std,
+        release.noise_std,
+    )
+    return Running(mixed, noise_std, running.step + 1)
+
+
+def evenly(step: Array) -> Array:
+    """Give every release the same weight: for statistics that do not change between steps."""
+    return 1 / (step + 1)
 
 
 def slowing(delay: float = 1.0, power: float = 0.7) -> Pace:
     """Give the pace ``(1 + step / delay) ** -power``: 1 at first, then ever slower."""
     return lambda step: (1 + step / delay) ** -power
+
+
+def block_weights(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
+    """Give the weights, for a clip of 1, that share one release among blocks with the least noise in total.
+
+    A block whose norm is at most B and that has d numbers gets noise of standard deviation s times the multiplier,
+    s**2 = B / sqrt(d) * (sum of B sqrt(d) over blocks); the weighted contribution of a record has norm 1 at most.
+    """
+    total = sum(bound * math.sqrt(size) for bound, size in zip(bounds, sizes, strict=True))
+    return tuple((bound / math.sqrt(size) * total) ** -0.5 for bound, size in zip(bounds, sizes, strict=True))

@@ -71,19 +71,10 @@ class Door:
         title: str,
         simulation: bool,
     ) -> None:
-        if jax.config.read("jax_enable_x64"):
-            raise ValueError(
-                "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
-                "Switch it off: jax.config.update('jax_enable_x64', False)."
-            )
-        flags = os.environ.get("XLA_FLAGS", "").split()
-        if any("enable_fast_math" in flag and not flag.endswith(("=false", "=0")) for flag in flags):
-            raise ValueError(
-                "XLA_FLAGS switches on fast math, under which NaN and rounding behave otherwise than the wall's proofs "
-                "assume. Remove it."
-            )
+        check_arithmetic()
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
+        _refuse_unfit(method, data)
         step = _Step(method, data, mechanism, state)
         if step.alone:
             words = jax.ShapeDtypeStruct((step.words,), jnp.uint32)
@@ -494,6 +485,24 @@ class _Step:
         return True
 
 
+def check_arithmetic() -> None:
+    """Refuse settings of JAX under which the wall's proofs do not hold.
+
+    Privacy: public.
+    """
+    if jax.config.read("jax_enable_x64"):
+        raise ValueError(
+            "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
+            "Switch it off: jax.config.update('jax_enable_x64', False)."
+        )
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if any("enable_fast_math" in flag and not flag.endswith(("=false", "=0")) for flag in flags):
+        raise ValueError(
+            "XLA_FLAGS switches on fast math, under which NaN and rounding behave otherwise than the wall's proofs "
+            "assume. Remove it."
+        )
+
+
 def versions() -> dict[str, str]:
     """Name the programs that take part in a step.
 
@@ -582,6 +591,13 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
                 "the data would read it outside the wall; take the records as the model's arguments instead. If the "
                 "array is public, pad it by one row."
             )
+
+
+def _refuse_unfit(method: Method, data: PrivateData) -> None:
+    """Refuse records that are not what the method needs: to the curator, who has them, and before anything is spent."""
+    for need in method.needs:
+        if not jax.jit(lambda records, holds=need.holds: jnp.all(jax.vmap(holds)(records)))(data._records):
+            raise ValueError(f"Some record does not suit the method. {need.text}")
 
 
 def _contents(jaxpr: Any) -> tuple[list[Any], set[str]]:
