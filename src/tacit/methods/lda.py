@@ -10,7 +10,7 @@
         lambda = eta + repaired(S)                                 q(beta_k) = Dirichlet(lambda_k)
 
 n_v is ``count``, v ``word``, exp(E log beta) up to a factor for each word ``likelihood`` (V x K), S ``running``, rho_t
-``pace``, c ``scale``, w ``MARGIN``, the variance of the noise in a line of S ``variance``, lambda ``concentration``.
+``pace``, c ``scale``, w ``MARGIN``, lambda ``concentration``.
 
 Followed instead of the paper (METHODS 8, 9): the sensitivity is the clip of one document's contribution, of the sum and
 not of a mean over all documents; the number of sweeps is fixed and their start constant, so that a document's local
@@ -43,14 +43,15 @@ ROUNDS = 15
 OWN_WORDS, OWN_WEIGHT = 2, 100.0
 """At the start each topic has so many words of its own, so much more probable than the others."""
 SMALLEST_SCALE = 0.1
+RATE, STEPS = 0.2, 5
+"""One pass in few steps with large subsets: a cell gets its noise in every step, however few the documents."""
 TINY = 1e-30
 
 
 class LDAState(NamedTuple):
-    """The average of what was released (V x (K + 1)), its noise's variance (V), and what documents need of them."""
+    """The average of what was released (V x (K + 1)) with its noise (V x 1), and what documents need of it."""
 
     running: Running
-    variance: Array
     likelihood: Array
     scale: Array
 
@@ -105,7 +106,8 @@ def lda(
         cells = jax.random.gamma(jitter, 2500.0, (vocabulary, topics)) / 2500
         cells = cells.at[own, jnp.arange(len(own)) % topics].mul(OWN_WEIGHT)
         statistics = jnp.concatenate([cells, MARGIN * jnp.sum(cells, 1, keepdims=True)], 1)
-        return LDAState(start(statistics), jnp.zeros(vocabulary), tables(cells.T).likelihood, jnp.ones(vocabulary))
+        running = start(statistics)._replace(noise_std=jnp.zeros((vocabulary, 1)))
+        return LDAState(running, tables(cells.T).likelihood, jnp.ones(vocabulary))
 
     def contribute(state: LDAState, record: Record, key: Key) -> Rows:
         likelihood, count = _lines(state.likelihood, record)
@@ -116,26 +118,25 @@ def lda(
         return Rows(record["word"], lines, vocabulary)
 
     def update(state: LDAState, release: Release, key: Key) -> LDAState:
-        weight = rho(state.running.step)
-        running = blend(state.running, release._replace(full=release.full / state.scale[:, None]), rho)
-        fresh = jnp.square(release.noise_std / release.rate / state.scale)
-        variance = (1 - weight) ** 2 * state.variance + weight**2 * fresh
-        cells = repaired(running.statistics, jnp.sqrt(variance))
+        scale = state.scale[:, None]
+        unscaled = release._replace(full=release.full / scale, noise_std=release.noise_std / scale)
+        running = blend(state.running, unscaled, rho)
+        cells = repaired(running)
         frequency = jnp.sum(cells, 1)
         scale = jnp.clip((frequency / (jnp.median(frequency) + TINY)) ** -0.25, SMALLEST_SCALE, 1)
-        return LDAState(running, variance, tables(eta + cells.T).likelihood, scale)
+        return LDAState(running, tables(eta + cells.T).likelihood, scale)
 
     def points(state: LDAState) -> dict[str, Array]:
-        return {"concentration": eta + repaired(state.running.statistics, jnp.sqrt(state.variance)).T}
+        return {"concentration": eta + repaired(state.running).T}
 
     def draw(state: LDAState, key: Key) -> dict[str, Array]:
         return {"topics": jax.random.dirichlet(key, points(state)["concentration"])}
 
-    return Method(init, contribute, update, draw, points=points, clip=4.0)
+    return Method(init, contribute, update, draw, points=points, clip=4.0, rate=RATE, steps=STEPS)
 
 
-def repaired(statistics: Array, noise: Array) -> Array:
-    """Give expected counts that are not negative (V x K) from noisy ones (V x (K + 1)) and their noise (V).
+def repaired(running: Running) -> Array:
+    """Give expected counts that are not negative (V x K) from the noisy average.
 
     A word's frequency is estimated first, from its column and its cells. Each cell is then replaced by its mean given
     its noisy value, under a prior on the shares of words in that topic, which is fitted to the topic's own column. What
@@ -143,7 +144,8 @@ def repaired(statistics: Array, noise: Array) -> Array:
 
     Privacy: post-processing.
     """
-    cells, margin = statistics[:, :-1], statistics[:, -1] / MARGIN
+    cells, margin = running.statistics[:, :-1], running.statistics[:, -1] / MARGIN
+    noise = running.noise_std[:, 0]
 
     def estimate() -> Array:
         precisions = 1 / cells.shape[1], MARGIN**2
