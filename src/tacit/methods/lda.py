@@ -132,7 +132,7 @@ def lda(
     def draw(state: LDAState, key: Key) -> dict[str, Array]:
         return {"topics": jax.random.dirichlet(key, points(state)["concentration"])}
 
-    return Method(init, contribute, update, draw, points=points, clip=4.0, rate=RATE, steps=STEPS)
+    return Method(init, contribute, update, draw, points=points, clip=5.0, rate=RATE, steps=STEPS)
 
 
 def repaired(running: Running) -> Array:
