@@ -7,11 +7,13 @@ from tacit.fit import Answer, ask, fit, fit_public
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
 from tacit.methods.belief_net import belief_net
+from tacit.methods.lda import lda
 from tacit.methods.logistic import logistic
 from tacit.methods.vi import vi
 from tacit.posterior import Posterior
 from tacit.schema import Schema
-from tacit.types import Method, Release
+from tacit.topics import documents
+from tacit.types import Method, Release, Rows
 from tacit.wall.data import PrivateData
 
 __version__ = "0.1.0"
@@ -28,15 +30,18 @@ __all__ = [
     "Posterior",
     "PrivateData",
     "Release",
+    "Rows",
     "Schema",
     "advantage",
     "ask",
     "belief_net",
     "calibrate",
+    "documents",
     "epsilon",
     "explain",
     "fit",
     "fit_public",
+    "lda",
     "logistic",
     "true_positive_rate",
     "vi",

@@ -26,15 +26,17 @@ from tacit.certificate import Certificate
 from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
-from tacit.posterior import DRAWS, Posterior, write_npz
-from tacit.types import Key, Method, MethodFor, PyTree, Record, Release, State
-from tacit.wall import Door, versions
+from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, write_npz
+from tacit.types import Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
+from tacit.wall import Door, released, versions
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
 
 STEPS = 1000
 SEGMENTS = 50
 """A run stops for the ledger, the checkpoint and the progress bar this many times."""
+PUBLIC_NUMBERS = 1 << 20
+"""Sparse contributions of public records that are held at once, in numbers."""
 NO_LASTING_LEDGER = (
     "The records came without a ledger file, so other looks at them (questions, other fits, processes or run folders) "
     "may not be in the total. "
@@ -96,7 +98,7 @@ def fit(
     Returns
     -------
     Posterior
-        1000 draws, with the certificate.
+        1000 draws (fewer where one draw is millions of numbers), with the certificate.
     """
     _check_types(data, budget, key)
     built = _built(method, data.placeholder)
@@ -188,9 +190,12 @@ def ask(
     _check_types(data, budget)
 
     def answer(record: Record) -> PyTree:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), question(record))
+        def number(leaf: Any) -> Any:
+            return leaf if is_rows(leaf) else jnp.asarray(leaf, jnp.float32)
 
-    shape = jax.eval_shape(answer, data.placeholder)
+        return jax.tree.map(number, question(record), is_leaf=is_rows)
+
+    shape = released(jax.eval_shape(answer, data.placeholder))
 
     def method_state(_: Key) -> PyTree:
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), (shape, shape))
@@ -222,27 +227,68 @@ def ask(
     return Answer(value, noise_std, certificate)
 
 
-def fit_public(method: Method | MethodFor, records: PyTree, *, steps: int = STEPS, key: Key) -> Posterior:
-    """Fit a method to records that are public: every record in every step, no clip, no noise, no certificate.
+def fit_public(
+    method: Method | MethodFor, records: PyTree, *, steps: int = STEPS, rate: float = 1.0, key: Key
+) -> Posterior:
+    """Fit a method to records that are public: no clip, no noise, no certificate; every record in every step.
+
+    With a rate below 1 a step takes that share of the records, drawn anew each time.
 
     Privacy: none. It is the reference that a private posterior is compared with; sealed records are refused.
     """
     if isinstance(records, PrivateData):
         raise TypeError("fit_public gives no protection, so it does not take sealed records. Use tacit.fit.")
+    if not 0 < rate <= 1:
+        raise ValueError(f"The rate is {rate}; it is the share of the records in a step. Write a number up to 1.")
     records = jax.tree.map(jnp.asarray, records)
     built = _built(method, jax.tree.map(lambda leaf: leaf[0], records))
     count = len(jax.tree.leaves(records)[0])
+    size = max(1, round(rate * count))
 
-    def step(t: Any, state: State) -> State:
-        step_key = jax.random.fold_in(key, t)
-        own = jax.random.split(jax.random.fold_in(step_key, 1), count)
-        each = jax.vmap(lambda record, own: built.contribution(state, record, step_key, own))(records, own)
-        total = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), each)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
-        return built.update(state, Release(total, nothing, jnp.float32(1), total), step_key)
+    def run(key: Key, records: PyTree) -> State:
+        def step(t: Any, state: State) -> State:
+            step_key = jax.random.fold_in(key, t)
+            own = jax.random.split(jax.random.fold_in(step_key, 1), size)
+            subset = records
+            if size < count:
+                chosen = jax.random.choice(jax.random.fold_in(step_key, 2), count, (size,), replace=False)
+                subset = jax.tree.map(lambda leaf: leaf[chosen], records)
+            total = _sum(lambda record, own: built.contribution(state, record, step_key, own), subset, own)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
+            full = jax.tree.map(lambda leaf: leaf * (count / size), total) if size < count else total
+            return built.update(state, Release(total, nothing, jnp.float32(size / count), full), step_key)
 
-    state = jax.jit(lambda key: jax.lax.fori_loop(0, steps, step, built.init(key)))(key)
+        return jax.lax.fori_loop(0, steps, step, built.init(key))
+
+    state = jax.jit(run)(key, records)
     return _posterior(built, state, jax.random.fold_in(key, steps), None)
+
+
+def _sum(contribution: Callable[[Record, Key], PyTree], records: PyTree, own: Key) -> PyTree:
+    """Add up the contributions of public records; sparse ones and many in parts, so that they are never all there."""
+
+    def part(records: PyTree, own: Key, present: Any) -> PyTree:
+        def whole(leaf: Any) -> Any:
+            if not is_rows(leaf):
+                return jnp.sum(jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), 0)
+            return Rows(jnp.where(present[:, None], leaf.index, leaf.count), leaf.values, leaf.count).dense()
+
+        return jax.tree.map(whole, jax.vmap(contribution)(records, own), is_leaf=is_rows)
+
+    count = len(own)
+    each = jax.eval_shape(contribution, jax.tree.map(lambda leaf: leaf[0], records), own[0])
+    length = sum(leaf.size for leaf in jax.tree.leaves(each))
+    if not any(is_rows(leaf) for leaf in jax.tree.leaves(each, is_leaf=is_rows)) or count * length < PUBLIC_NUMBERS:
+        return part(records, own, jnp.ones(count, bool))
+    size = max(1, PUBLIC_NUMBERS // length)
+
+    def add(j: Any, total: PyTree) -> PyTree:
+        places = j * size + jnp.arange(size)
+        chunk, mine = jax.tree.map(lambda leaf: leaf.at[places].get(mode="clip"), (records, own))
+        return jax.tree.map(jnp.add, total, part(chunk, mine, places < count))
+
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), released(each))
+    return jax.lax.fori_loop(0, -(-count // size), add, zero)
 
 
 class _Run(NamedTuple):
@@ -376,7 +422,9 @@ def _so_far(mechanism: Mechanism, done: int, budget: Budget) -> str:
 
 
 def _posterior(built: Method, state: State, key: Key, certificate: Certificate | None) -> Posterior:
-    draws = jax.jit(jax.vmap(built.draw, (None, 0)))(state, jax.random.split(key, DRAWS))
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(built.draw, state, key)))
+    count = max(10, min(DRAWS, DRAWN_NUMBERS // max(1, size)))
+    draws = jax.jit(jax.vmap(built.draw, (None, 0)))(state, jax.random.split(key, count))
     return Posterior(draws, certificate, built, built.points(state) if built.points else None)
 
 
@@ -385,7 +433,8 @@ def _suited_clip(built: Method, placeholder: Record) -> float:
         return built.clip
     key = jax.random.key(0)
     shape = jax.eval_shape(lambda key: built.contribution(built.init(key), placeholder, key, key), key)
-    return 2 * math.sqrt(sum(leaf.size for leaf in jax.tree.leaves(shape)))
+    leaves = jax.tree.leaves(shape, is_leaf=is_rows)
+    return 2 * math.sqrt(sum(leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves))
 
 
 def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | None) -> Method:

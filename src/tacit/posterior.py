@@ -14,6 +14,8 @@ from tacit.certificate import Certificate
 from tacit.types import Array, Key, Method, PyTree
 
 DRAWS = 1000
+DRAWN_NUMBERS = 1 << 22
+"""All draws together hold at most so many numbers, but there are ten draws at least."""
 
 
 class Posterior:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 Array = jax.Array
 Key = jax.Array
@@ -17,13 +19,47 @@ Record = Any
 """One record: a pytree of arrays without the leading axis of records."""
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rows:
+    """A sparse leaf of a contribution: ``values[i]`` is added to line ``index[i]`` of a table of ``count`` lines.
+
+    A release shows the leaf as the whole table, noise in every cell. Of lines with an index outside the table, and of
+    all but the first line with the same index, the wall takes nothing; a filler has ``index == count``.
+
+    Attributes
+    ----------
+    index
+        Integers, one for each line of ``values``.
+    values
+        Numbers, as many to a line as the table is wide.
+    count
+        The public number of lines of the table.
+    """
+
+    index: Array
+    values: Array
+    count: int = field(metadata={"static": True})
+
+    def dense(self) -> Array:
+        """Give the whole table to which this leaf alone adds up, or several along a leading axis do; not clipped."""
+        kept = (self.index >= 0) & (self.index < self.count)
+        table = jnp.zeros((self.count, self.values.shape[-1]), self.values.dtype)
+        return table.at[jnp.where(kept, self.index, self.count)].add(self.values, mode="drop")
+
+
+def is_rows(leaf: Any) -> bool:
+    """Say whether a leaf of a contribution is a sparse one: ``jax.tree.map(..., is_leaf=is_rows)``."""
+    return isinstance(leaf, Rows)
+
+
 class Release(NamedTuple):
     """What leaves the wall in one step; everything computed from it is post-processing.
 
     Attributes
     ----------
     total
-        The noisy sum of the clipped contributions, shaped like one contribution.
+        The noisy sum of the clipped contributions, shaped like one contribution; for ``Rows``, the whole table.
     noise_std
         The standard deviation of the noise in every coordinate of ``total``, shaped likewise (one scalar a leaf).
     rate

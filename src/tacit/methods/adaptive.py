@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.types import Array, Key, Method, PyTree, Record, Release, State
+from tacit.types import Array, Key, Method, PyTree, Record, Release, Rows, State, is_rows
 
 QUANTILE = 0.5
 BLOCK = 0.5
@@ -55,12 +55,12 @@ def adaptive(method: Method, size: int, start: float) -> Method:
     def contribute(state: AdaptiveState, record: Record, key: Key, own: Key | None = None) -> PyTree:
         inner = method.contribution(state.inner, record, key, own)
         scale = jnp.exp(state.log_scale)
-        leaves = jax.tree.leaves(inner)
-        weights = method.weights or (1.0,) * len(leaves)
-        norm = jnp.sqrt(sum(jnp.sum((weight * leaf) ** 2) for weight, leaf in zip(weights, leaves, strict=True)))
+        numbers = [leaf.values if is_rows(leaf) else leaf for leaf in jax.tree.leaves(inner, is_leaf=is_rows)]
+        weights = method.weights or (1.0,) * len(numbers)
+        norm = jnp.sqrt(sum(jnp.sum((weight * leaf) ** 2) for weight, leaf in zip(weights, numbers, strict=True)))
         factor = 1 / jnp.maximum(norm, scale)
         return {
-            "inner": jax.tree.map(lambda leaf: leaf * factor, inner),
+            "inner": jax.tree.map(lambda leaf: _times(leaf, factor), inner, is_leaf=is_rows),
             "within": BLOCK * (jnp.where(norm <= scale, 1.0, 0.0) - QUANTILE),
         }
 
@@ -87,3 +87,7 @@ def adaptive(method: Method, size: int, start: float) -> Method:
         clip=ADAPTIVE_CLIP,
         weights=method.weights and (*method.weights, 1.0),
     )
+
+
+def _times(leaf: Any, factor: Array) -> Any:
+    return Rows(leaf.index, leaf.values * factor, leaf.count) if is_rows(leaf) else leaf * factor

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
-from tacit.types import Key, Method, PyTree, Record, Release, State
+from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import alias, clip, lattice, outer, random, sample
 from tacit.wall.data import PrivateData
 
@@ -140,16 +140,23 @@ class _Step:
     def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, state: State) -> None:
         self.method, self.mechanism, self.count = method, mechanism, data._count
         self.shape = jax.eval_shape(method.contribution, state, data.placeholder, jax.random.key(0), random.fixed(0))
-        leaves = jax.tree.leaves(self.shape)
+        leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
         self.weights = mechanism.weights or (1.0,) * len(leaves)
         if len(self.weights) != len(leaves):
             raise ValueError(
                 f"The mechanism has {len(self.weights)} block weights, but a contribution has {len(leaves)} leaves. "
                 "Give one weight for each leaf, in the order of jax.tree.leaves, or none."
             )
-        if any(not jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype.kind == "c" for leaf in leaves):
+        self.sparse = [leaf for leaf in leaves if is_rows(leaf)]
+        for leaf in self.sparse:
+            _check_rows(leaf)
+        numbers = [leaf.values if is_rows(leaf) else leaf for leaf in leaves]
+        if any(not jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype.kind == "c" for leaf in numbers):
             raise TypeError("A contribution must be a pytree of real numbers; cast booleans to float first.")
-        self.dimension = sum(leaf.size for leaf in leaves)
+        # What a record gives, and what is released: the same numbers unless a leaf is sparse.
+        self.length = sum(leaf.size for leaf in numbers)
+        self.plain = sum(leaf.size for leaf in leaves if not is_rows(leaf))
+        self.dimension = self.plain + sum(leaf.count * leaf.values.shape[1] for leaf in self.sparse)
         if not self.dimension:
             raise ValueError("A contribution is empty: the model has nothing to learn from the records.")
         self.radius = lattice.radius(mechanism.noise_multiplier)
@@ -157,8 +164,9 @@ class _Step:
         expected = None if data.size is None else mechanism.rate * data.size
         self.outers, self.factoring = self._factoring(state, data.placeholder, expected)
         if self.factoring is None:
-            clip.shrink(self.dimension, self.radius)  # refuses what rounding would spoil
+            clip.shrink(self.length, self.radius)  # refuses what rounding would spoil
         self.chunk = self.factoring.chunk if self.factoring else self._chunk(128.0 if expected is None else expected)
+        self.group = self.factoring.group if self.factoring else lattice.group(self.chunk, self.radius)
         self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
         self.everyone = mechanism.rate == 1 or not self.count
         gaps = () if self.everyone else sample.gap_tables(mechanism.rate, sample.digits_for(self.count))
@@ -174,7 +182,9 @@ class _Step:
         self, state: State, placeholder: Record, expected: float | None
     ) -> tuple[list[outer.Outer | None], clip.Factoring | None]:
         """Find the leaves that are outer products, and the public numbers by which they are summed."""
-        leaves = jax.tree.leaves(self.shape)
+        leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
+        if self.sparse:
+            return [None] * len(leaves), None
         two = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *np.shape(leaf)), np.asarray(leaf).dtype), placeholder)
         own = jax.random.split(random.fixed(0)) if self.method.own else None
         found = outer.find(self._contributions, state, two, jax.random.key(0), own)
@@ -191,8 +201,8 @@ class _Step:
         # From public numbers only: a program whose shapes followed the private number of records could round the
         # contributions of all records differently on neighbouring data.
         wanted = math.ceil((expected + 3 * math.sqrt(expected)) / 64) * 64
-        exact = ((1 << 31) - 1) // (self.radius + 1)
-        return max(1, min(wanted, max(64, CHUNK_NUMBERS // self.dimension), exact))
+        exact = (lattice.LOW_ROOM if self.sparse else (1 << 31) - 1) // (self.radius + 1)
+        return max(1, min(wanted, max(64, CHUNK_NUMBERS // max(1, self.length)), exact))
 
     def segment(
         self, state: State, first: Int32[Array, ""], stop: Int32[Array, ""], secret: Key, key: Key, records: PyTree
@@ -261,9 +271,9 @@ class _Step:
 
     @property
     def blocks(self) -> list[int]:
-        """The lengths of the parts in which a sum is kept: the plain leaves together, then each outer product."""
+        """The lengths of the parts in which a sum is kept: the plain leaves, then each outer product or table."""
         if self.factoring is None:
-            return [self.dimension]
+            return [self.plain, *(leaf.count * leaf.values.shape[1] for leaf in self.sparse)]
         return [self.factoring.plain, *(rows * columns for rows, columns in self.factoring.pairs)]
 
     def zero(self) -> list[lattice.Sum]:
@@ -289,13 +299,16 @@ class _Step:
             mine = None if own is None else random.fold_in(own, j * self.chunk + jnp.arange(self.chunk))
             clipped = self.clipped(state, rows, key, mine)
             present = positions < self.count
-            plain = lattice.add(totals[0], self._exact_sum(clipped.plain, present))
-            return [plain, *self._add_products(totals[1:], clipped.factors, present, j)]
+            plain, values = self._apart(clipped.plain)
+            total = lattice.add(totals[0], self._exact_sum(plain, present))
+            if self.sparse:
+                return [total, *self._add_rows(totals[1:], values, clipped.places, present)]
+            return [total, *self._add_products(totals[1:], clipped.factors, present, j)]
 
         chunks = (included + self.chunk - 1) // self.chunk
-        if self.factoring is None:
+        if self.factoring is None and not self.sparse:
             return jax.lax.fori_loop(0, chunks, add_chunk, self.zero())
-        group, fine = self.factoring.group, self.factoring.fine
+        group, fine = self.group, self.factoring.fine if self.factoring else 0
 
         def carry(totals: list[lattice.Sum]) -> list[lattice.Sum]:
             return [totals[0], *(lattice.carry(total) for total in totals[1:])]
@@ -311,6 +324,34 @@ class _Step:
 
     def _exact_sum(self, integers: Int32[Array, "chunk d"], present: Bool[Array, "chunk"]) -> Int32[Array, "d"]:
         return jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)
+
+    def _apart(
+        self, integers: Int32[Array, "chunk d"]
+    ) -> tuple[Int32[Array, "chunk _"], list[Int32[Array, "chunk _"]]]:
+        """Part the integers of a chunk of records: those of all plain leaves, and those of each sparse one."""
+        if not self.sparse:
+            return integers, []
+        leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
+        sizes = [leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves]
+        parts = list(zip(leaves, jnp.split(integers, np.cumsum(sizes)[:-1], axis=1), strict=True))
+        plain = jnp.concatenate([integers[:, :0], *(part for leaf, part in parts if not is_rows(leaf))], axis=1)
+        return plain, [part for leaf, part in parts if is_rows(leaf)]
+
+    def _add_rows(
+        self,
+        totals: list[lattice.Sum],
+        values: list[Int32[Array, "chunk _"]],
+        places: list[Int32[Array, "chunk _"]],
+        present: Bool[Array, "chunk"],
+    ) -> list[lattice.Sum]:
+        """Add a chunk's sparse leaves to the low limbs of their tables, which are wide enough for a group of chunks."""
+        lows = []
+        for leaf, total, integers, lines in zip(self.sparse, totals, values, places, strict=True):
+            width = leaf.values.shape[1]
+            lines = jnp.where(present[:, None], lines, leaf.count).reshape(-1)
+            table = total.low.reshape(leaf.count, width).at[lines].add(integers.reshape(-1, width), mode="drop")
+            lows.append(table.reshape(-1))
+        return [lattice.Sum(total.high, low) for total, low in zip(totals, lows, strict=True)]
 
     def _add_products(
         self, totals: list[lattice.Sum], factors: list[outer.Factors], present: Bool[Array, "chunk"], j: Array
@@ -336,11 +377,9 @@ class _Step:
         return [lattice.Sum(total.high, low) for total, low in zip(totals, lows, strict=True)]
 
     def _noisy(self, totals: list[lattice.Sum], noise: Int32[Array, "d"]) -> list[lattice.Sum]:
-        if self.factoring is None:
-            return [lattice.add(totals[0], noise)]
         parts = jnp.split(noise, np.cumsum(self.blocks)[:-1])
-        plain, *products = (lattice.add(total, part) for total, part in zip(totals, parts, strict=True))
-        return [plain, *(lattice.wrap(total, self.factoring.fine) for total in products)]
+        plain, *others = (lattice.add(total, part) for total, part in zip(totals, parts, strict=True))
+        return [plain, *(lattice.wrap(total, self.factoring.fine) if self.factoring else total for total in others)]
 
     def _contributions(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Array]:
         def one(mine: tuple[Record, Key | None]) -> list[Array]:
@@ -355,8 +394,8 @@ class _Step:
     def clipped(self, state: State, rows: PyTree, key: Key, own: Key | None = None) -> clip.Scaled:
         """Give the clipped contributions of a chunk of records: lattice vectors, and factors of outer products."""
         if self.factoring is None:
-            vectors = self._vectors(state, rows, key, own)
-            return clip.Scaled(clip.to_integers(vectors, self.mechanism.clip, self.radius), [])
+            vectors, places = self._vectors(state, rows, key, own)
+            return clip.Scaled(clip.to_integers(vectors, self.mechanism.clip, self.radius), [], places)
 
         def evaluate(mine: tuple[PyTree, Key | None]) -> list[Array | outer.Factors]:
             apart = [product is not None for product in self.outers]
@@ -377,28 +416,36 @@ class _Step:
         plain = jnp.concatenate([*flat, jnp.zeros((self.chunk, 0))], axis=1)
         return clip.to_factors(plain, factors, weights, self.mechanism.clip, self.radius, self.factoring)
 
-    def _vectors(self, state: State, rows: PyTree, key: Key, own: Key | None) -> Float32[Array, "chunk d"]:
-        def vector(mine: tuple[Record, Key | None]) -> Float32[Array, "d"]:
-            leaves = jax.tree.leaves(self.method.contribution(state, mine[0], key, mine[1]))
-            flat = [
-                jnp.ravel(leaf).astype(jnp.float32) * weight for leaf, weight in zip(leaves, self.weights, strict=True)
-            ]
-            return jnp.concatenate(flat)
+    def _vectors(
+        self, state: State, rows: PyTree, key: Key, own: Key | None
+    ) -> tuple[Float32[Array, "chunk d"], list[Int32[Array, "chunk _"]]]:
+        def vector(mine: tuple[Record, Key | None]) -> tuple[Float32[Array, "d"], list[Int32[Array, "_"]]]:
+            leaves = jax.tree.leaves(self.method.contribution(state, mine[0], key, mine[1]), is_leaf=is_rows)
+            flat, places = [], []
+            for leaf, weight in zip(leaves, self.weights, strict=True):
+                if is_rows(leaf):
+                    places.append(clip.places(leaf.index.astype(jnp.int32), leaf.count))
+                    leaf = jnp.where((places[-1] < leaf.count)[:, None], leaf.values, 0)
+                flat.append(jnp.ravel(leaf).astype(jnp.float32) * weight)
+            return jnp.concatenate(flat), places
 
         return jax.vmap(vector)((rows, own)) if self.alike else jax.lax.map(vector, (rows, own))
 
     def _release(self, totals: list[lattice.Sum]) -> Release:
         numbers = [lattice.to_float(total, self.unit) for total in totals]
-        leaves, structure = jax.tree.flatten(self.shape)
-        ends = np.cumsum([leaf.size for leaf, product in zip(leaves, self.outers, strict=True) if not product])
-        plain, products = iter(jnp.split(numbers[0], ends[:-1])), iter(numbers[1:])
-        parts = [
-            (product.leaf(next(products).reshape(product.rows, product.columns)) if product else next(plain)).reshape(
-                leaf.shape
-            )
-            / jnp.float32(weight)
-            for leaf, product, weight in zip(leaves, self.outers, self.weights, strict=True)
-        ]
+        leaves, structure = jax.tree.flatten(self.shape, is_leaf=is_rows)
+        whole = [product is None and not is_rows(leaf) for leaf, product in zip(leaves, self.outers, strict=True)]
+        ends = np.cumsum([leaf.size for leaf, plain in zip(leaves, whole, strict=True) if plain])
+        plain, others = iter(jnp.split(numbers[0], ends[:-1])), iter(numbers[1:])
+        parts = []
+        for leaf, product, weight in zip(leaves, self.outers, self.weights, strict=True):
+            if is_rows(leaf):
+                part = next(others).reshape(leaf.count, -1)
+            elif product:
+                part = product.leaf(next(others).reshape(product.rows, product.columns)).reshape(leaf.shape)
+            else:
+                part = next(plain).reshape(leaf.shape)
+            parts.append(part / jnp.float32(weight))
         std = [jnp.float32(lattice.RHO * self.unit / weight) for weight in self.weights]
         rate = jnp.float32(self.mechanism.rate)
         return Release(
@@ -421,7 +468,9 @@ class _Step:
             shape, dtype = (self.chunk, *np.shape(leaf)), np.asarray(leaf).dtype
             if jnp.issubdtype(dtype, jnp.floating):
                 return jax.random.normal(next(keys), shape, dtype)
-            return jax.random.bernoulli(next(keys), shape=shape).astype(dtype)
+            # Zeros and ones suit labels; the lines of a table must be many to be added to at all.
+            levels = max([2, *(leaf.count for leaf in self.sparse)])
+            return jax.random.randint(next(keys), shape, 0, levels).astype(dtype)
 
         rows = jax.tree.map(made_up, data.placeholder)
         own = random.fold_in(random.fixed(0), jnp.arange(self.chunk)) if self.method.own else None
@@ -486,10 +535,37 @@ def _processor() -> list[str]:
     return sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
 
 
+def _check_rows(rows: Rows) -> None:
+    """Refuse a sparse leaf that does not say what is added where."""
+    if rows.values.ndim != 2 or rows.index.shape != rows.values.shape[:1] or rows.count < 1:
+        raise ValueError(
+            f"A contribution holds Rows with an index of shape {rows.index.shape}, values of shape {rows.values.shape} "
+            f"and a table of {rows.count} lines. Give one index for each line of a matrix of values, and a count of at "
+            "least one."
+        )
+    if not jnp.issubdtype(rows.index.dtype, jnp.integer):
+        raise TypeError(
+            f"A contribution holds Rows whose index is of type {rows.index.dtype}, which may lie between two lines of "
+            "the table. Give integers."
+        )
+
+
+def released(contribution: PyTree) -> PyTree:
+    """Give the shape of a release from that of a contribution: sparse leaves become whole tables.
+
+    Privacy: public.
+    """
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((leaf.count, leaf.values.shape[1]), jnp.float32) if is_rows(leaf) else leaf,
+        contribution,
+        is_leaf=is_rows,
+    )
+
+
 def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> None:
     """Refuse a method that could carry records around the wall: in an array it holds, or by a call-back."""
     given = (state, data.placeholder, key, random.fixed(0))
-    contribution = jax.eval_shape(method.contribution, *given)
+    contribution = released(jax.eval_shape(method.contribution, *given))
     release = Release(contribution, contribution, jnp.float32(1), contribution)
     traced = {
         "init": jax.make_jaxpr(method.init)(key),

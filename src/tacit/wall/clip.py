@@ -7,6 +7,9 @@ NaN, infinities and denormals included.
 Leaves that are outer products (``outer.py``) are not written out. Their factors are scaled, and a chunk of records is
 summed by one float32 matrix product, which is rounded to a finer lattice. What this can add to the distance between
 neighbours is taken off the clip in advance (``Factoring``).
+
+Leaves that are sparse (``Rows``) are clipped like any other by the values they hold, after whatever would be added to
+the same line twice was dropped (``places``).
 """
 
 from __future__ import annotations
@@ -120,10 +123,28 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
 
 
 class Scaled(NamedTuple):
-    """Clipped contributions: lattice vectors of the plain part, and factors of products in units of 2**-fine."""
+    """Clipped contributions: lattice vectors of the plain part, and factors of products in units of 2**-fine.
+
+    The vectors hold the values of sparse leaves too; ``places`` are the lines of the table that they are added to, the
+    number of lines (which is none of them) where nothing is to be added.
+    """
 
     plain: Int32[Array, "n d"]
     factors: list[Factors]
+    places: list[Int32[Array, "n _"]]
+
+
+def places(index: Int32[Array, "lines"], count: int) -> Int32[Array, "lines"]:
+    """Give the line of the table that each line of a record's sparse leaf is added to; ``count`` where it is dropped.
+
+    Privacy: no two lines that are kept have the same place, so the norm of the kept values is that of the record's
+    whole table. Dropped are lines outside the table, and lines whose index occurs earlier in the record.
+    """
+    inside = jnp.where((index >= 0) & (index < count), index, count)
+    order = jnp.argsort(inside, stable=True)
+    ordered = inside[order]
+    first = jnp.concatenate([jnp.ones(min(1, len(index)), bool), ordered[1:] != ordered[:-1]])
+    return jnp.full_like(inside, count).at[order].set(jnp.where(first, ordered, count), unique_indices=True)
 
 
 def to_integers(vectors: Float32[Array, "n d"], clip: float, radius: int) -> Int32[Array, "n d"]:
@@ -176,6 +197,7 @@ def to_factors(
             Factors(_rows_or_zero(finite & seen, left), _rows_or_zero(finite & seen, right * steps[:, None]))
             for left, right, seen in sides
         ],
+        [],
     )
 
 

@@ -32,6 +32,8 @@ LIMB = 16
 """A sum is kept as high * 2**16 + low in two int32, exact to 2**47."""
 LARGEST_RADIUS = 1 << 22
 """Above it float32 could no longer hold the rounded values of a contribution exactly."""
+LOW_ROOM = (1 << 31) - (1 << LIMB)
+"""What may be added to a low limb, which is below 2**16 before it, and stay within int32."""
 _PRECISION = 256
 
 
@@ -66,6 +68,11 @@ def add(total: Sum, values: Int32[Array, "d"]) -> Sum:
     """Add int32 values to a sum, exactly."""
     low = total.low + (values & ((1 << LIMB) - 1))
     return Sum(total.high + (values >> LIMB) + (low >> LIMB), low & ((1 << LIMB) - 1))
+
+
+def group(chunk: int, radius: int) -> int:
+    """Give how many chunks of records can be added to a low limb, a coordinate at most once each, before ``carry``."""
+    return max(1, LOW_ROOM // (chunk * (radius + 1)))
 
 
 def carry(total: Sum) -> Sum:

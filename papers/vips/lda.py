@@ -1,0 +1,165 @@
+"""Topics of Wikipedia (Section 4 of the VIPS paper): private LDA, one pass, 100000 articles, 50 topics, 8000 words.
+
+    python papers/vips/lda.py        (--quick for a smoke test)
+
+Perplexity is the upper bound on held-out articles, those with at most 256 distinct words, the topics' own part of the
+bound included in proportion. The non-private run is the same method on the same records with the same rate and steps,
+without clip and noise. scikit-learn's online LDA makes one pass in batches of the same size, in the same process; times
+are of whole fits, compiled before, and memory is the peak of the process before scikit-learn is used.
+
+The paper shows perplexities in figures; its 400000 articles and its vocabulary are others. Its Table 2 shows top words
+of private and non-private topics; so does the end of ours.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+
+import tacit
+from tacit.fit import fit_public
+from tacit.topics import coherence, perplexity, top_words
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "d3p"))
+import study  # noqa: E402
+
+study.HERE = HERE
+DELTA = 1e-5
+EPSILONS = (2.0, 8.0)
+PASS = (2, 5)
+"""Numbers of steps in which the one pass is made, at a rate of one over it."""
+STEPS = 5
+
+
+def wikipedia(count: int) -> tuple[Any, Any, list[str]]:
+    """Read training articles, held-out articles of at most 256 distinct words, and the vocabulary."""
+    folder = study.data_folder()
+    with np.load(folder / "wiki_bow.npz") as file:
+        matrix = sparse.csr_matrix((file["data"], file["indices"], file["indptr"]), tuple(file["shape"]))
+        train, held = matrix[: min(count, int(file["n_train"]))], matrix[int(file["n_train"]) :]
+    held = held[np.flatnonzero(np.diff(held.indptr) <= 256)][: max(20, count // 50)]
+    return train, held, (folder / "wiki_vocab.txt").read_text().split()
+
+
+def main() -> None:
+    """Fit, compare, print, plot."""
+    chosen = study.options(__doc__)
+    count, topics = (2000, 10) if chosen.quick else (100_000, 50)
+    train, held, words = wikipedia(count)
+    words_held = tacit.documents(held, width=256)
+    records = tacit.documents(train, cap=2.0)
+    method = tacit.lda(topics, len(words))
+
+    def value(concentration: Any) -> float:
+        return perplexity(concentration, words_held, training=count)
+
+    def private(epsilon: float, steps: int, seed: int = 0) -> tuple[Any, float]:
+        begin = time.perf_counter()
+        posterior = study.fit(method, records, tacit.Budget(epsilon, DELTA), seed, rate=1 / steps, steps=steps)
+        seconds = time.perf_counter() - begin
+        note(f"private, epsilon {epsilon}, {steps} steps", begin, posterior)
+        return posterior.points["concentration"], seconds
+
+    def note(what: str, begin: float, posterior: tacit.Posterior) -> None:
+        seconds = time.perf_counter() - begin
+        print(f"{what}: {seconds:.0f} s, {value(posterior.points['concentration']):.0f}", file=sys.stderr, flush=True)
+
+    def public(steps: int) -> tuple[Any, float]:
+        begin = time.perf_counter()
+        posterior = fit_public(method, records, rate=1 / steps, steps=steps, key=jax.random.key(0))
+        seconds = time.perf_counter() - begin
+        note(f"public, {steps} steps", begin, posterior)
+        return posterior.points["concentration"], seconds
+
+    private(1.0, STEPS)  # compiles
+    ours, seconds = private(1.0, STEPS)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory {memory:.0f} MB", file=sys.stderr, flush=True)
+    peer, peer_seconds = scikit_learn(train, topics, count // STEPS)
+    kinds = {
+        "private": {STEPS: (ours, seconds)} | {steps: private(1.0, steps) for steps in PASS if steps != STEPS},
+        "public": {steps: public(steps) for steps in PASS},
+    }
+    values = {kind: {steps: value(found[steps][0]) for steps in PASS} for kind, found in kinds.items()}
+    curve = {epsilon: value(private(epsilon, STEPS)[0]) for epsilon in EPSILONS} | {1.0: values["private"][STEPS]}
+    frequency = np.asarray(train.sum(0)).ravel() + 1.0
+    one_topic = float(np.exp(-(held @ np.log(frequency / frequency.sum())).sum() / held.sum()))
+    theirs = value(peer)
+
+    rows = [
+        (steps, f"{values['private'][steps]:.0f}", f"{values['public'][steps]:.0f}", ratio(values, steps))
+        for steps in PASS
+    ]
+    times = [
+        ("tacit, private", f"{1e6 * seconds / count:.0f}", f"{values['private'][STEPS]:.0f}"),
+        ("scikit-learn, online", f"{1e6 * peer_seconds / count:.0f}", f"{theirs:.0f}"),
+    ]
+    common = kinds["public"][STEPS][0]
+    order = np.argsort(-coherence(ours, held))[:5]
+    shown = [(" ".join(line),) for line in top_words(ours[order], words, 8)]
+    order = np.argsort(-coherence(common, held))[:5]
+    shown_public = [(" ".join(line),) for line in top_words(common[order], words, 8)]
+    text = "\n\n".join(
+        [
+            f"{count} articles, {topics} topics, {len(words)} words, one pass; held out: {held.shape[0]} articles. "
+            f"One topic for all articles has perplexity {one_topic:.0f}.",
+            "At epsilon 1, delta 1e-5:",
+            study.table(("steps", "private", "non-private", "ratio"), rows),
+            f"In {STEPS} steps, by epsilon:",
+            study.table(("epsilon", "perplexity"), [(e, f"{v:.0f}") for e, v in sorted(curve.items())]),
+            f"Time of one pass in {STEPS} steps, in one run; peak memory of tacit {memory:.0f} MB:",
+            study.table(("", "microseconds a document", "perplexity"), times),
+            f"Mean coherence of topics on the held-out articles: private {coherence(ours, held).mean():.3f}, "
+            f"non-private {coherence(common, held).mean():.3f}. The five most coherent topics, private:",
+            study.table(("top words",), shown),
+            "and non-private:",
+            study.table(("top words",), shown_public),
+        ]
+    )
+    figure, (ax,) = study.panels(1, 4.4)
+    points = sorted(curve.items())
+    ax.plot(*zip(*points, strict=True), "o-", color=study.COLOURS["blue"], label="private")
+    ax.axhline(values["public"][STEPS], color=study.COLOURS["black"], label="non-private")
+    ax.axhline(1.25 * values["public"][STEPS], color=study.COLOURS["black"], ls=":", label="non-private + 25%")
+    ax.axhline(one_topic, color=study.COLOURS["orange"], ls="--", label="one topic")
+    ax.set(xscale="log", xlabel="epsilon (delta 1e-5)", ylabel="held-out perplexity")
+    ax.legend(frameon=False)
+    results = {
+        "perplexity": values,
+        "by_epsilon": curve,
+        "one_topic": one_topic,
+        "scikit_learn": theirs,
+        "seconds": seconds,
+        "seconds_scikit_learn": peer_seconds,
+        "peak_megabytes": memory,
+    }
+    study.save(chosen.out, "lda", "python papers/vips/lda.py", text, results, figure)
+
+
+def scikit_learn(train: Any, topics: int, batch: int) -> tuple[Any, float]:
+    """Make one pass with scikit-learn's online LDA; give the topics and the seconds."""
+    from sklearn.decomposition import LatentDirichletAllocation
+
+    model = LatentDirichletAllocation(
+        topics, learning_method="online", batch_size=batch, max_iter=1, total_samples=train.shape[0], random_state=0
+    )
+    begin = time.perf_counter()
+    model.fit(train)
+    return model.components_, time.perf_counter() - begin
+
+
+def ratio(values: dict[str, dict[int, float]], steps: int) -> str:
+    """Write by how much the private perplexity is larger."""
+    return f"{values['private'][steps] / values['public'][steps]:.3f}"
+
+
+if __name__ == "__main__":
+    main()

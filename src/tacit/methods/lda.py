@@ -1,0 +1,252 @@
+"""Latent Dirichlet allocation by private variational Bayes (Park et al. 2020, Algorithm 3; Hoffman et al. 2010).
+
+    for t = 1..T
+        for each document n of the subset                          contribution: through the wall
+            repeat   gamma_k = alpha + sum_v n_v phi_vk
+                     phi_vk  ~ exp(E log theta_k + E log beta_kv)
+            u_v = c_v (n_v phi_v1, ..., n_v phi_vK, w n_v)         a line of a V x (K + 1) table for each of its words
+        G = (sum over the subset of clip(u) + noise) / rate / c
+        S = (1 - rho_t) S + rho_t G                                the average, as it came
+        lambda = eta + repaired(S)                                 q(beta_k) = Dirichlet(lambda_k)
+
+n_v is ``count``, v ``word``, exp(E log beta) up to a factor for each word ``likelihood`` (V x K), S ``running``, rho_t
+``pace``, c ``scale``, w ``MARGIN``, lambda ``concentration``.
+
+Followed instead of the paper (METHODS 8, 9): the sensitivity is the clip of one document's contribution, of the sum and
+not of a mean over all documents; the number of sweeps is fixed and their start constant, so that a document's local
+variables come from it and public numbers alone; negative cells are not set to zero in the average, where each empty
+cell would gain 0.4 standard deviations of noise. A copy is repaired, by a prior that knows the noise (``repaired``).
+
+Not in the paper: the column w n_v, since the sum of a word's K noisy cells says little about how frequent it is; the
+factors c_v, which take room from frequent words, far above the noise, for rare ones; and a start where each topic has
+a few words of its own, since topics that differ by a few per cent are lost in the noise of the first step.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import digamma, gammaln
+from jax.scipy.stats import norm
+
+from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.types import Array, Key, Method, Record, Release, Rows
+
+MARGIN = 0.3
+"""How strongly a word's count enters a contribution, next to its shares in the topics."""
+SHARES = (0.0, *(10 ** (3 * (i / 14 - 1)) for i in range(15)))
+"""The shares of a word's occurrences in a topic among which the prior of ``repaired`` chooses: 0, and 0.001 to 1."""
+ROUNDS = 15
+OWN_WORDS, OWN_WEIGHT = 2, 100.0
+"""At the start each topic has so many words of its own, so much more probable than the others."""
+SMALLEST_SCALE = 0.1
+RATE, STEPS = 0.2, 5
+"""One pass in few steps with large subsets: a cell gets its noise in every step, however few the documents."""
+TINY = 1e-30
+
+
+class LDAState(NamedTuple):
+    """The average of what was released (V x (K + 1)) with its noise (V x 1), and what documents need of it."""
+
+    running: Running
+    likelihood: Array
+    scale: Array
+
+
+def lda(
+    topics: int,
+    vocabulary: int,
+    *,
+    alpha: float | None = None,
+    eta: float | None = None,
+    sweeps: int = 20,
+    pace: Pace | None = None,
+) -> Method:
+    """Find topics in documents by latent Dirichlet allocation.
+
+    A record is a document as ``tacit.documents`` makes it: ``word`` (numbers of distinct words, filled up with the size
+    of the vocabulary) and ``count`` (how often each occurs, filled up with 0).
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    topics
+        How many topics there are.
+    vocabulary
+        How many words there are; the list of words is public, and must not be taken from private documents.
+    alpha, eta
+        Concentration of the topics of a document, and of the words of a topic; by default one over the topics.
+    sweeps
+        How often a document's topics are revised in a step.
+    pace
+        Weight of each step's release in the average; by default it falls like ``(1 + step) ** -0.7``.
+
+    Returns
+    -------
+    Method
+        To be handed to ``tacit.fit``. Few steps with large subsets serve it best. It draws ``topics``, a distribution
+        over words each; its points are the ``concentration`` of their posterior.
+    """
+    for name, size in (("topics", topics), ("vocabulary", vocabulary), ("sweeps", sweeps)):
+        if size < 1:
+            raise ValueError(f"{name} is {size}; nothing could be learnt. Write a whole number of at least 1.")
+    alpha, eta = (1 / topics if value is None else value for value in (alpha, eta))
+    for name, value in (("alpha", alpha), ("eta", eta)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}; a concentration is positive. Write {name}={1 / topics:g}.")
+    rho = slowing() if pace is None else pace
+
+    def init(key: Key) -> LDAState:
+        words, jitter = jax.random.split(key)
+        own = jax.random.permutation(words, vocabulary)[: min(OWN_WORDS, vocabulary // topics) * topics]
+        cells = jax.random.gamma(jitter, 2500.0, (vocabulary, topics)) / 2500
+        cells = cells.at[own, jnp.arange(len(own)) % topics].mul(OWN_WEIGHT)
+        statistics = jnp.concatenate([cells, MARGIN * jnp.sum(cells, 1, keepdims=True)], 1)
+        running = start(statistics)._replace(noise_std=jnp.zeros((vocabulary, 1)))
+        return LDAState(running, tables(cells.T).likelihood, jnp.ones(vocabulary))
+
+    def contribute(state: LDAState, record: Record, key: Key) -> Rows:
+        likelihood, count = _lines(state.likelihood, record)
+        weight, share = _sweep(likelihood, count, alpha, sweeps)
+        occurrences = likelihood * weight * (count / share)[:, None]
+        scale, _ = _lines(state.scale, record)
+        lines = jnp.concatenate([occurrences, MARGIN * count[:, None]], 1) * scale[:, None]
+        return Rows(record["word"], lines, vocabulary)
+
+    def update(state: LDAState, release: Release, key: Key) -> LDAState:
+        scale = state.scale[:, None]
+        unscaled = release._replace(full=release.full / scale, noise_std=release.noise_std / scale)
+        running = blend(state.running, unscaled, rho)
+        cells = repaired(running)
+        frequency = jnp.sum(cells, 1)
+        scale = jnp.clip((frequency / (jnp.median(frequency) + TINY)) ** -0.25, SMALLEST_SCALE, 1)
+        return LDAState(running, tables(eta + cells.T).likelihood, scale)
+
+    def points(state: LDAState) -> dict[str, Array]:
+        return {"concentration": eta + repaired(state.running).T}
+
+    def draw(state: LDAState, key: Key) -> dict[str, Array]:
+        return {"topics": jax.random.dirichlet(key, points(state)["concentration"])}
+
+    return Method(init, contribute, update, draw, points=points, clip=5.0, rate=RATE, steps=STEPS)
+
+
+def repaired(running: Running) -> Array:
+    """Give expected counts that are not negative (V x K) from the noisy average.
+
+    A word's frequency is estimated first, from its column and its cells. Each cell is then replaced by its mean given
+    its noisy value, under a prior on the shares of words in that topic, which is fitted to the topic's own column. What
+    is lost in the noise becomes a small share of every word, not zero and not noise. Without noise nothing changes.
+
+    Privacy: post-processing.
+    """
+    cells, margin = running.statistics[:, :-1], running.statistics[:, -1] / MARGIN
+    noise = running.noise_std[:, 0]
+
+    def estimate() -> Array:
+        precisions = 1 / cells.shape[1], MARGIN**2
+        both = (precisions[0] * jnp.sum(cells, 1) + precisions[1] * margin) / sum(precisions)
+        frequency = _nonnegative(both, noise / math.sqrt(sum(precisions)))
+        means = jax.lax.map(lambda column: _shares(column, frequency, noise), cells.T).T
+        return means * (frequency / (jnp.sum(means, 1) + TINY))[:, None]
+
+    return jax.lax.cond(jnp.max(noise) > 0, estimate, lambda: jnp.maximum(cells, 0))
+
+
+class Tables(NamedTuple):
+    """What documents need of published topics, both V x K: exp(E log beta) up to a factor for each word, E log beta."""
+
+    likelihood: Array
+    log_beta: Array
+
+
+def tables(concentration: Array) -> Tables:
+    """Give the tables of topics with a Dirichlet posterior.
+
+    Privacy: post-processing.
+    """
+    log_beta = digamma(concentration.T) - digamma(jnp.sum(concentration, 1))
+    # The factor cancels in phi; with it float32 never loses all topics of a word.
+    return Tables(jnp.exp(log_beta - jnp.max(log_beta, 1, keepdims=True)), log_beta)
+
+
+def proportions(known: Tables, record: Record, alpha: float, sweeps: int = 100) -> Array:
+    """Give the concentration of the posterior of one document's topics (gamma), under topics that are published.
+
+    Privacy: public for public documents; for private ones the answer is as private as the document.
+    """
+    likelihood, count = _lines(known.likelihood, record)
+    weight, share = _sweep(likelihood, count, alpha, sweeps)
+    return alpha + weight * ((count / share) @ likelihood)
+
+
+def bound(known: Tables, record: Record, alpha: float, sweeps: int = 100) -> Array:
+    """Give one document's part of the evidence lower bound.
+
+    Privacy: as ``proportions``.
+    """
+    gamma = proportions(known, record, alpha, sweeps)
+    log_theta = digamma(gamma) - digamma(jnp.sum(gamma))
+    log_beta, count = _lines(known.log_beta, record)
+    words = jnp.sum(count * jax.nn.logsumexp(log_theta + log_beta, axis=1))
+    return words + _dirichlet(alpha, gamma, log_theta)
+
+
+def topic_bound(concentration: Array, eta: float) -> Array:
+    """Give the topics' part of the evidence lower bound.
+
+    Privacy: post-processing.
+    """
+    return jnp.sum(jax.vmap(_dirichlet, (None, 0, 0))(eta, concentration, tables(concentration).log_beta.T))
+
+
+def _lines(table: Array, record: Record) -> tuple[Array, Array]:
+    """Give the lines of a table for the words of a document, and its counts: nothing for words outside of it."""
+    word, count = record["word"], jnp.asarray(record["count"], jnp.float32)
+    real = (word >= 0) & (word < table.shape[0]) & (count > 0)
+    return table.at[jnp.where(real, word, 0)].get(mode="clip"), jnp.where(real, count, 0)
+
+
+def _sweep(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[Array, Array]:
+    """Revise a document's topics; give exp(E log theta) up to a factor, and each word's sum of it over the topics."""
+
+    def revise(_: Any, gamma: Array) -> Array:
+        weight = jnp.exp(digamma(gamma))
+        return alpha + weight * ((count / (likelihood @ weight + TINY)) @ likelihood)
+
+    topics = likelihood.shape[1]
+    first = jnp.full(topics, alpha + jnp.sum(count) / topics)
+    weight = jnp.exp(digamma(jax.lax.fori_loop(0, sweeps - 1, revise, first)))
+    return weight, likelihood @ weight + TINY
+
+
+def _shares(column: Array, frequency: Array, noise: Array) -> Array:
+    """Give the mean of each word's count in a topic; the prior on its share is fitted by EM to all words together."""
+    values = frequency[:, None] * jnp.asarray(SHARES)
+    log_density = -0.5 * jnp.square((column[:, None] - values) / noise[:, None])
+    density = jnp.exp(log_density - jnp.max(log_density, 1, keepdims=True))
+
+    def posterior(prior: Array) -> Array:
+        joint = density * prior
+        return joint / (jnp.sum(joint, 1, keepdims=True) + TINY)
+
+    even = jnp.full(len(SHARES), 1 / len(SHARES))
+    prior = jax.lax.fori_loop(0, ROUNDS, lambda _, prior: jnp.mean(posterior(prior), 0), even)
+    return jnp.sum(posterior(prior) * values, 1)
+
+
+def _nonnegative(noisy: Array, noise: Array) -> Array:
+    """Give the means of numbers that are not negative, with an exponential prior, given noisy ones."""
+    usual = jnp.maximum(jnp.mean(noisy), jnp.mean(noise) / math.sqrt(len(noisy)))
+    shifted = (noisy - jnp.square(noise) / usual) / noise
+    return jnp.maximum(noise * (shifted + jnp.exp(norm.logpdf(shifted) - norm.logcdf(shifted))), 0)
+
+
+def _dirichlet(prior: float, concentration: Array, expected_log: Array) -> Array:
+    """Give E log p - E log q for a Dirichlet prior with equal concentrations and a Dirichlet posterior."""
+    cells = (prior - concentration) * expected_log + gammaln(concentration) - gammaln(prior)
+    return jnp.sum(cells) + gammaln(len(concentration) * prior) - gammaln(jnp.sum(concentration))
