@@ -201,7 +201,7 @@ def plot(name: str, fitted: dict[str, dict[str, Array]], path: Path) -> None:
         panel.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
         panel.set(xticks=[], yticks=[])
     figure.tight_layout(pad=0.3)
-    figure.savefig(path, dpi=100)
+    figure.savefig(path, dpi=90, bbox_inches="tight")
 
 
 def main() -> None:
