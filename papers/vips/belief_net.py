@@ -179,7 +179,15 @@ def main() -> None:
     )
     figure = picture(nets, results, units, sizes)
     study.save(chosen.out, "belief_net", "python papers/vips/belief_net.py", text, results, figure)
+    smaller(chosen.out / "figures" / "belief_net.png")
     return None
+
+
+def smaller(file: Path) -> None:
+    """Store a picture of noise with few colours: it does not compress otherwise."""
+    from PIL import Image
+
+    Image.open(file).convert("RGB").quantize(24).save(file, optimize=True)
 
 
 if __name__ == "__main__":
