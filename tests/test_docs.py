@@ -66,7 +66,11 @@ def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypat
 @pytest.mark.parametrize("script", EXAMPLES, ids=name)
 def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(script), run_name="__main__")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as left:
+        assert str(left).startswith("skipped: set TACIT_DATA"), left
+        pytest.skip(str(left))
     certificates = list(tmp_path.rglob("certificate.json"))
     assert bool(certificates) == ("run_dir=" in script.read_text(encoding="utf-8"))
     for file in certificates:

@@ -23,6 +23,7 @@ from tacit.fit import fit_public
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
 from tacit.methods.belief_net import belief_net
+from tacit.methods.lda import lda
 from tacit.methods.vi import vi
 from tacit.types import Method, MethodFor, PyTree, Release
 from tacit.wall import Door, _Step, lattice
@@ -89,8 +90,16 @@ def pixels(count: int = COUNT) -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(3).integers(0, 2, (count, 5)).astype(np.float32)}
 
 
+def documents(count: int = COUNT) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(4)
+    word = np.stack([generator.permutation(6)[:4] for _ in range(count)]).astype(np.int32)
+    return {"word": word, "count": generator.integers(1, 4, word.shape).astype(np.int32)}
+
+
 TABLE = {
     "belief_net, two hidden units": Row(lambda: counted(belief_net(2)), pixels()),
+    "lda, two topics": Row(lambda: counted(lambda placeholder: lda(2, 6)), documents()),
+    "logistic, three columns": Row(lambda: counted(tacit.logistic(bound=3.0)), records(True)),
     "vi, logistic regression": row(logistic, AutoNormal, True),
     "vi, linear regression with unknown noise, full covariance": row(linear, AutoMultivariateNormal, False),
 }

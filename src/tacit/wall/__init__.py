@@ -566,7 +566,8 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
     """Refuse a method that could carry records around the wall: in an array it holds, or by a call-back."""
     given = (state, data.placeholder, key, random.fixed(0))
     contribution = released(jax.eval_shape(method.contribution, *given))
-    release = Release(contribution, contribution, jnp.float32(1), contribution)
+    noise_std = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), jnp.float32), contribution)
+    release = Release(contribution, noise_std, jnp.float32(1), contribution)
     traced = {
         "init": jax.make_jaxpr(method.init)(key),
         "contribute": jax.make_jaxpr(method.contribution)(*given),
