@@ -39,6 +39,8 @@ MARGIN = 0.3
 """How strongly a word's count enters a contribution, next to its shares in the topics."""
 SHARES = (0.0, *(10 ** (3 * (i / 14 - 1)) for i in range(15)))
 """The shares of a word's occurrences in a topic among which the prior of ``repaired`` chooses: 0, and 0.001 to 1."""
+WIDE = 0.25
+"""The standard deviation around each of the shares, as a part of it."""
 ROUNDS = 15
 OWN_WORDS, OWN_WEIGHT = 2, 100.0
 """At the start each topic has so many words of its own, so much more probable than the others."""
@@ -225,9 +227,15 @@ def _sweep(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[
 
 
 def _shares(column: Array, frequency: Array, noise: Array) -> Array:
-    """Give the mean of each word's count in a topic; the prior on its share is fitted by EM to all words together."""
+    """Give the mean of each word's count in a topic; the prior on its share is fitted by EM to all words together.
+
+    The prior is a mixture of normals around the ``SHARES``, wide enough to meet: where there is little noise, the noisy
+    value stays as it is and is not drawn to one of them.
+    """
     values = frequency[:, None] * jnp.asarray(SHARES)
-    log_density = -0.5 * jnp.square((column[:, None] - values) / noise[:, None])
+    spread, noise = jnp.square(WIDE * values), jnp.square(noise)[:, None]
+    off = column[:, None] - values
+    log_density = -0.5 * (jnp.square(off) / (spread + noise) + jnp.log(spread + noise))
     density = jnp.exp(log_density - jnp.max(log_density, 1, keepdims=True))
 
     def posterior(prior: Array) -> Array:
@@ -236,7 +244,8 @@ def _shares(column: Array, frequency: Array, noise: Array) -> Array:
 
     even = jnp.full(len(SHARES), 1 / len(SHARES))
     prior = jax.lax.fori_loop(0, ROUNDS, lambda _, prior: jnp.mean(posterior(prior), 0), even)
-    return jnp.sum(posterior(prior) * values, 1)
+    means = values + off * spread / (spread + noise)
+    return jnp.maximum(jnp.sum(posterior(prior) * means, 1), 0)
 
 
 def _nonnegative(noisy: Array, noise: Array) -> Array:
