@@ -69,7 +69,8 @@ def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.Monke
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as left:
-        assert str(left).startswith("skipped: set TACIT_DATA"), left
+        if not str(left).startswith("skipped: set TACIT_DATA"):
+            raise
         pytest.skip(str(left))
     certificates = list(tmp_path.rglob("certificate.json"))
     assert bool(certificates) == ("run_dir=" in script.read_text(encoding="utf-8"))
