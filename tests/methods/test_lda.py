@@ -126,6 +126,7 @@ def test_without_sampling_clip_and_noise_it_is_the_public_fit(
     np.testing.assert_allclose(public.draws["topics"].sum(2), 1, rtol=1e-4)
 
 
+@pytest.mark.slow  # the battery of all methods has the same
 def test_segments_empty_data_and_wild_records(open_door: Callable[..., Door]) -> None:
     method, data = lda(TOPICS, WORDS), PrivateData(records(), size=COUNT)
     begin = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
@@ -213,7 +214,8 @@ def test_private_topics_are_found() -> None:
     )
     found = posterior.draws["topics"].mean(0)
     distance = np.abs(found[:, None] - truth()[None]).sum(2) / 2
-    # Fixed seeds: cannot fail by chance. Each true topic is near a topic of its own.
+    # Fixed seeds: cannot fail by chance. Each true topic is near a topic of its own. Not from every start: from key 0 the
+    # fit without privacy ends in a poor optimum too. The distance here is 0.2 to 0.25.
     assert sorted(distance.argmin(1)) == [0, 1, 2]
     assert distance.min(1).max() < 0.25
     assert posterior.points["concentration"].shape == (TOPICS, WORDS)
