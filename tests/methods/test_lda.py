@@ -214,8 +214,8 @@ def test_private_topics_are_found() -> None:
     )
     found = posterior.draws["topics"].mean(0)
     distance = np.abs(found[:, None] - truth()[None]).sum(2) / 2
-    # Fixed seeds: cannot fail by chance. Each true topic is near a topic of its own. Not from every start: from key 0 the
-    # fit without privacy ends in a poor optimum too. The distance here is 0.2 to 0.25.
+    # Fixed seeds: cannot fail by chance. Each true topic is near a topic of its own. Not from every start: from key 0
+    # the fit without privacy ends in a poor optimum too.
     assert sorted(distance.argmin(1)) == [0, 1, 2]
     assert distance.min(1).max() < 0.25
     assert posterior.points["concentration"].shape == (TOPICS, WORDS)
