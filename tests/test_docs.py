@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 NO_CERTIFICATE = "ignore:tacit.compat.d3p gives no certificate"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+LONG = {"clip.py", "election88.py"}  # half a minute each; their like is tested with the others
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -63,7 +64,13 @@ def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypat
 
 @pytest.mark.filterwarnings(NO_CERTIFICATE)
 @pytest.mark.usefixtures("quick_compiler")
-@pytest.mark.parametrize("script", EXAMPLES, ids=name)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, marks=[pytest.mark.slow] if script.name in LONG else [], id=name(script))
+        for script in EXAMPLES
+    ],
+)
 def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     try:

@@ -297,8 +297,9 @@ tacit.fit(tacit.vi(t.model), data, t.BUDGET, rate=0.1, steps=400, clip=2.0, run_
 """
 
 
-def test_ten_kills_at_random_moments_change_nothing(tmp_path):
-    """SIGKILL at ten moments, then resume: the bitwise same posterior, and every look in the ledger once."""
+@pytest.mark.parametrize("wanted", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_kills_at_random_moments_change_nothing(tmp_path, wanted):
+    """SIGKILL at several moments, then resume: the bitwise same posterior, and every look in the ledger once."""
     script = tmp_path / "run.py"
     script.write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
     folder = tmp_path / "run"
@@ -309,7 +310,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path):
     moments = random.Random(0)
     kills = 0
     reached = set()
-    while not (folder / "posterior.npz").exists() and kills < 10:
+    while not (folder / "posterior.npz").exists() and kills < wanted:
         process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         ledger = folder / "ledger.jsonl"
         lines = ledger.read_text().count("\n") if ledger.exists() else 0
@@ -322,8 +323,8 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path):
         process.wait()
         kills += 1
         reached.add(ledger.read_text().count("\n"))
-    assert kills == 10
-    assert len(reached) > 5
+    assert kills == wanted
+    assert len(reached) > wanted // 2
     assert subprocess.run(command, env=environment, check=False).returncode == 0
     resumed = tacit.Posterior.load(folder / "posterior.npz")
     unbroken_folder = tmp_path / "unbroken"
