@@ -72,9 +72,7 @@ class Peer:
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._process.communicate(timeout=60)
 
 
 def _without_our_path() -> dict[str, str]:

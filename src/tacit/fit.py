@@ -98,7 +98,7 @@ def fit(
     Returns
     -------
     Posterior
-        1000 draws (fewer where one draw is millions of numbers), with the certificate.
+        1000 draws (fewer where one draw holds more than about 4000 numbers), with the certificate.
     """
     _check_types(data, budget, key)
     built = _built(method, data.placeholder)

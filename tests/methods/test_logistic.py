@@ -11,8 +11,8 @@ import pytest
 from scipy import special
 
 import tacit
-from tacit.methods.logistic import LogisticState, logistic, polya_gamma_mean
-from tacit.methods.running import block_weights
+from tacit.methods.logistic import LogisticState, logistic
+from tacit.methods.running import block_weights, polya_gamma_mean
 from tacit.types import Method, Release
 
 KEY = jax.random.key(0)
@@ -113,7 +113,7 @@ def test_without_noise_it_is_the_exact_variational_solution(likelihood: str) -> 
 def test_the_bound_never_falls_and_its_gradient_vanishes(likelihood: str) -> None:
     data = records(likelihood)
     mean, covariance, alpha, bounds = exact(likelihood, data, 60)
-    assert np.all(np.diff(bounds) > -1e-4 * abs(bounds[-1]) * 1e-2)
+    assert np.all(np.diff(bounds) > -1e-6 * abs(bounds[-1]))  # the bound itself is computed in float32
     kappa, trials = terms(likelihood, data)
     shape = PRIOR[0] + 1.5
     given = (jnp.asarray(mean), jnp.asarray(covariance), jnp.float32(shape), jnp.float32(shape / alpha))
@@ -173,7 +173,7 @@ def test_block_weights_share_the_noise_best() -> None:
 def test_the_mean_of_a_polya_gamma_variable() -> None:
     c = np.concatenate([[0.0], np.geomspace(1e-5, 200, 400)])
     wanted = np.where(c == 0, 0.25, np.tanh(np.maximum(c, 1e-300) / 2) / (2 * np.maximum(c, 1e-300)))
-    np.testing.assert_allclose(polya_gamma_mean(jnp.asarray(c, jnp.float32)), wanted, rtol=2e-6)
+    np.testing.assert_allclose(polya_gamma_mean(jnp.asarray(c, jnp.float32) ** 2), wanted, rtol=2e-6)
 
 
 def test_an_indefinite_release_is_repaired_in_a_copy_only() -> None:

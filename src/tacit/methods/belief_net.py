@@ -39,7 +39,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float32
 
-from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.methods.running import Pace, Running, blend, polya_gamma_mean, slowing, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 DAMPING = 0.5
@@ -227,7 +227,7 @@ def _infer(
     def visible(active: Array) -> tuple[Array, Array]:
         on = jnp.concatenate([jnp.ones(1), active])
         psi = net.mean @ on
-        return psi, there * _slope(psi**2 + squares @ jnp.concatenate([on * (1 - on), on]))
+        return psi, there * polya_gamma_mean(psi**2 + squares @ jnp.concatenate([on * (1 - on), on]))
 
     def sweep(_: Array, active: Array) -> Array:
         psi, slope = visible(active)
@@ -245,17 +245,11 @@ def _odds(net: Net, squares: Array, residual: Array, slope: Array, active: Array
     return net.bias + (residual @ net.mean)[1:] + (active - 0.5) * alone - 0.5 * spread
 
 
-def _slope(square: Array) -> Array:
-    """Give the mean of a Pólya-Gamma variable, tanh(c/2) / 2c, from c squared."""
-    c = jnp.sqrt(jnp.maximum(square, 1e-4))
-    return jnp.where(square < 1e-2, 0.25 - square / 48 + square**2 / 480, jnp.tanh(c / 2) / (2 * c))
-
-
 def _hidden_bias(net: Net, number: Array, active: Array, variance: float) -> tuple[Array, Array]:
     """Alternate q(b) and its Pólya-Gamma factors, both public."""
 
     def once(_: Array, bias: tuple[Array, Array]) -> tuple[Array, Array]:
-        spread = 1 / (1 / variance + number * _slope(bias[0] ** 2 + bias[1]))
+        spread = 1 / (1 / variance + number * polya_gamma_mean(bias[0] ** 2 + bias[1]))
         return (active - number / 2) * spread, spread
 
     return jax.lax.fori_loop(0, 10, once, (net.bias, net.bias_variance))

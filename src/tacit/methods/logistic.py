@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.methods.running import Pace, Running, blend, block_weights, evenly, slowing, start
+from tacit.methods.running import Pace, Running, blend, block_weights, evenly, polya_gamma_mean, slowing, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 LARGE = 64
@@ -108,8 +108,8 @@ def logistic(
             kappa, trials = terms(record)
             x = record["x"].astype(jnp.float32)
             x = x * jnp.minimum(1, bound / jnp.maximum(jnp.linalg.norm(x), 1e-30))
-            c = jnp.sqrt(jnp.maximum((x @ state.mean) ** 2 + x @ state.covariance @ x, 0))
-            return {"score": kappa * x, "curvature": jnp.outer(trials * polya_gamma_mean(c) * x, x)}
+            square = jnp.maximum((x @ state.mean) ** 2 + x @ state.covariance @ x, 0)
+            return {"score": kappa * x, "curvature": jnp.outer(trials * polya_gamma_mean(square) * x, x)}
 
         def update(state: LogisticState, release: Release, key: Key) -> LogisticState:
             score = blend(state.score, release.part("score"), evenly)
@@ -165,16 +165,6 @@ def logistic(
         )
 
     return build
-
-
-def polya_gamma_mean(c: Array) -> Array:
-    """Give the mean of a PG(1, c) variable, tanh(c/2) / (2c), at most 1/4.
-
-    Privacy: public function; of a record inside the wall.
-    """
-    small = c < 1e-2
-    safe = jnp.where(small, 1.0, c)
-    return jnp.where(small, 0.25 - c**2 / 48, jnp.tanh(safe / 2) / (2 * safe))
 
 
 def _gamma(key: Key, psi: Array, dispersion: float) -> Array:

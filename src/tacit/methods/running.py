@@ -1,4 +1,4 @@
-"""The recursion that all methods on expected sufficient statistics share (VIPS; Park et al. 2020).
+"""What methods on expected sufficient statistics share: above all their recursion (VIPS; Park et al. 2020).
 
     theta <- (1 - pace) theta + pace (prior + release.full),    theta = prior + statistics
 
@@ -58,6 +58,12 @@ def evenly(step: Array) -> Array:
 def slowing(delay: float = 1.0, power: float = 0.7) -> Pace:
     """Give the pace ``(1 + step / delay) ** -power``: 1 at first, then ever slower."""
     return lambda step: (1 + step / delay) ** -power
+
+
+def polya_gamma_mean(square: Array) -> Array:
+    """Give the mean of a PG(1, c) variable, tanh(c/2) / (2c), from c squared; at most 1/4."""
+    c = jnp.sqrt(jnp.maximum(square, 1e-4))
+    return jnp.where(square < 1e-2, 0.25 - square / 48 + square**2 / 480, jnp.tanh(c / 2) / (2 * c))
 
 
 def block_weights(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:

@@ -576,6 +576,8 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
     }
     if method.points is not None:
         traced["points"] = jax.make_jaxpr(method.points)(state)
+    if method.needs:
+        traced["needs"] = jax.make_jaxpr(lambda record: [need.holds(record) for need in method.needs])(data.placeholder)
     lengths = {data._count, data._given} - {0, 1}
     for name, jaxpr in traced.items():
         arrays, calls = _contents(jaxpr)
