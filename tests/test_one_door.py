@@ -15,6 +15,7 @@ METHODS_MAY_IMPORT = {
     *(
         "tacit.types",
         "tacit.model",
+        "tacit.methods.conjugate",
         "tacit.methods.running",
         "jax",
         "jaxtyping",

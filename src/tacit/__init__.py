@@ -6,7 +6,9 @@ from tacit.explain import explain
 from tacit.fit import Answer, ask, fit, fit_public
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
+from tacit.methods import families
 from tacit.methods.belief_net import belief_net
+from tacit.methods.conjugate import conjugate
 from tacit.methods.lda import lda
 from tacit.methods.logistic import logistic
 from tacit.methods.vi import vi
@@ -36,9 +38,11 @@ __all__ = [
     "ask",
     "belief_net",
     "calibrate",
+    "conjugate",
     "documents",
     "epsilon",
     "explain",
+    "families",
     "fit",
     "fit_public",
     "lda",

@@ -1,0 +1,162 @@
+"""Private variational Bayes for conjugate exponential families (Park et al. 2020, Algorithm 1; METHODS 8).
+
+    p(m) conjugate to  p(x, l | m) = f(x, l) exp(n(m)' s(x, l))        m parameters, l latent variables of a record
+    for t = 1..T
+        nbar = E_q[n(m)]                                                     public
+        each record:  q(l) ~ f exp(nbar' s),  u = E_q(l)[s]                  contribution: through the wall
+        S = (1 - pace) S + pace G / rate                                     the average, as it came
+        q(m) ~ p(m) exp(n(m)' repaired(S))                                   prior plus statistics
+
+Two functions say all of it, and what they are differentiated by is the algorithm:
+
+    log_normaliser(S) = log of the prior's mean of exp(n(m)' S)       its gradient is nbar
+    evidence(nbar, x) = log sum over l of f(x, l) exp(nbar' s(x, l))  its gradient is u: the E-step
+
+So a hidden Markov model is given by the forward pass alone. Where it leaves the paper: all statistics are one release
+with the block scaling of least noise in place of a composition per coordinate, sensitivities are those of sums, and
+the average is kept unrepaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tacit.methods.running import Pace, Running, blend, block_weights, evenly, slowing, start
+from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
+
+STEPS = 50
+"""Suggested where records have latent variables: half of them to find the place, half to average the noise away."""
+
+
+class Family(NamedTuple):
+    """A conjugate exponential family. Statistics are a dictionary of arrays, one for each block.
+
+    Attributes
+    ----------
+    log_normaliser
+        ``log_normaliser(statistics)``: log of the prior's mean of exp(n(m)' statistics), up to a constant.
+    evidence
+        ``evidence(expected, record)``: log of the sum over a record's latent variables of exp(expected' s), in which
+        ``expected`` is shaped like the statistics. Runs inside the wall, and its gradient is what a record contributes.
+    begin
+        ``begin(key)``: statistics of made-up records, to start from.
+    repair
+        ``repair(statistics, noise_std)``: statistics that records could have, from noisy ones. What records do
+        have must come out the same, or better by ``elbo``.
+    draw
+        ``draw(statistics, key)``: one draw of the parameters, a dictionary.
+    bounds
+        The largest or the usual norm of each block of a contribution, public: it decides how noise is shared.
+    predict, needs
+        As in ``tacit.Method``.
+    latent
+        Whether a record has latent variables. Without, statistics never change, and one step is enough.
+    """
+
+    log_normaliser: Callable[[PyTree], Array]
+    evidence: Callable[[PyTree, Record], Array]
+    begin: Callable[[Key], PyTree]
+    repair: Callable[[PyTree, PyTree], PyTree]
+    draw: Callable[[PyTree, Key], dict[str, Array]]
+    bounds: dict[str, float]
+    predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
+    needs: tuple[Need, ...] = ()
+    latent: bool = True
+
+
+FamilyFor = Callable[[Record], Family]
+"""A family that must know the shape of a record first."""
+
+
+class ConjugateState(NamedTuple):
+    """The average of what was released, a repaired copy (q is prior plus ``statistics``), and E_q of n."""
+
+    running: Running
+    statistics: PyTree
+    expected: PyTree
+
+
+def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> MethodFor:
+    """Fit a conjugate exponential family by private variational Bayes.
+
+    Privacy: public. Sees the placeholder record only.
+
+    Parameters
+    ----------
+    family
+        One of ``tacit.families``, or your own ``tacit.families.Family``.
+    pace
+        Weight of each step's release in the average; by default ``1 / (1 + step / 25)``, or evenly without latent
+        variables.
+
+    Returns
+    -------
+    MethodFor
+        To be handed to ``tacit.fit``. All records in few steps suit it best, so that is what it suggests.
+    """
+
+    def build(placeholder: Record) -> Method:
+        model = family if isinstance(family, Family) else family(placeholder)
+        rho = pace or (slowing(STEPS / 2, 1.0) if model.latent else evenly)
+
+        def believe(running: Running) -> ConjugateState:
+            statistics = model.repair(running.statistics, running.noise_std)
+            return ConjugateState(running, statistics, jax.grad(model.log_normaliser)(statistics))
+
+        def init(key: Key) -> ConjugateState:
+            return believe(start(model.begin(key)))
+
+        def contribute(state: ConjugateState, record: Record, key: Key) -> PyTree:
+            return jax.grad(model.evidence)(state.expected, record)
+
+        def update(state: ConjugateState, release: Release, key: Key) -> ConjugateState:
+            return believe(blend(state.running, release, rho))
+
+        def draw(state: ConjugateState, key: Key) -> dict[str, Array]:
+            return model.draw(state.statistics, key)
+
+        blocks = jax.eval_shape(model.begin, jax.random.key(0))
+        if set(blocks) != set(model.bounds):
+            raise ValueError(
+                f"The statistics have the blocks {sorted(blocks)} and bounds are given for {sorted(model.bounds)}. "
+                "Noise is shared among blocks by their bounds: give one for each."
+            )
+        names = sorted(blocks)
+        return Method(
+            init,
+            contribute,
+            update,
+            draw,
+            model.predict,
+            clip=1.0,
+            weights=block_weights([model.bounds[name] for name in names], [blocks[name].size for name in names]),
+            rate=1.0,
+            steps=STEPS if model.latent else 1,
+            needs=model.needs,
+        )
+
+    return build
+
+
+def elbo(family: Family, statistics: PyTree, records: PyTree) -> Array:
+    """Give the evidence lower bound of q = prior plus ``statistics``, with the best q(l), on PUBLIC records.
+
+    Privacy: none; for records that are public, or held by whoever asks.
+    """
+    normaliser, expected = jax.value_and_grad(family.log_normaliser)(statistics)
+    divergence = inner(expected, statistics) - normaliser + family.log_normaliser(nothing(statistics))
+    return jnp.sum(jax.vmap(family.evidence, (None, 0))(expected, records)) - divergence
+
+
+def inner(one: PyTree, two: PyTree) -> Array:
+    """Give the inner product of two trees of arrays."""
+    return sum(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), one, two)), jnp.float32(0))
+
+
+def nothing(statistics: PyTree) -> PyTree:
+    """Give the statistics of no records."""
+    return jax.tree.map(jnp.zeros_like, statistics)

@@ -1,0 +1,535 @@
+"""Conjugate families for ``tacit.conjugate``: each is its two functions, a start, a repair and a draw.
+
+``bound`` is always a public figure: the largest norm of a record's ``x``. Longer ones are shortened to it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln, logsumexp, multigammaln
+
+from tacit.methods.conjugate import Family, FamilyFor, inner
+from tacit.types import Array, Key, Need, PyTree, Record
+
+__all__ = ["Family", "bernoulli", "categorical", "factors", "hidden_markov", "linear", "mixture"]
+TINY = 1e-6
+LOG_2PI = math.log(2 * math.pi)
+
+
+def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
+    """Give a Bernoulli chance to each column of a record ``{"x": 0 or 1, one or a vector}``, with a Beta prior.
+
+    Privacy: public.
+    """
+    _positive(prior=min(prior))
+
+    def build(placeholder: Record) -> Family:
+        shape = (*_x(placeholder).shape, 2)  # how often 0, how often 1
+        concentration = jnp.array(prior[::-1], jnp.float32)
+
+        def evidence(expected: PyTree, record: Record) -> Array:
+            x = record["x"].astype(jnp.float32)
+            return jnp.sum(expected["count"] * jnp.stack([1 - x, x], -1))
+
+        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+            return {"x": jax.random.bernoulli(key, draw["chance"], inputs["x"].shape).astype(jnp.int32)}
+
+        return Family(
+            lambda statistics: _dirichlet(concentration + statistics["count"]),
+            evidence,
+            lambda key: {"count": jnp.zeros(shape)},
+            _all_counts,
+            lambda statistics, key: {"chance": jax.random.dirichlet(key, concentration + statistics["count"])[..., 1]},
+            {"count": math.sqrt(math.prod(shape) / 2)},
+            predict,
+            (Need("x must be 0 or 1. Write x = (answer == yes).astype(int).", lambda r: _within(r["x"], 0, 1)),),
+            latent=False,
+        )
+
+    return build
+
+
+def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
+    """Give chances to the categories of a record ``{"x": whole number(s) from 0}``, with a Dirichlet prior.
+
+    With a vector ``x`` a record counts as so many draws from the same chances; -1 fills up shorter ones.
+
+    Privacy: public.
+    """
+    _at_least(categories=(categories, 2))
+    _positive(concentration=concentration)
+
+    def build(placeholder: Record) -> Family:
+        length = max(1, _x(placeholder).size)
+
+        def evidence(expected: PyTree, record: Record) -> Array:
+            return jnp.sum(jax.nn.one_hot(record["x"], categories) @ expected["count"])
+
+        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+            return {"x": jax.random.categorical(key, jnp.log(draw["chance"]), shape=inputs["x"].shape)}
+
+        return Family(
+            lambda statistics: _dirichlet(concentration + statistics["count"]),
+            evidence,
+            lambda key: {"count": jnp.zeros(categories)},
+            _all_counts,
+            lambda statistics, key: {"chance": jax.random.dirichlet(key, concentration + statistics["count"])},
+            {"count": float(length)},
+            predict,
+            (_symbols(categories),),
+            latent=False,
+        )
+
+    return build
+
+
+def linear(*, bound: float, most: float, prior_std: float = 10.0, noise_std: float | None = None) -> FamilyFor:
+    """Regress ``y`` on the columns ``x`` of a record ``{"x": vector, "y": number}`` with unknown noise.
+
+    The prior is w | s ~ Normal(0, (s prior_std)**2), 1/s**2 ~ Gamma(1, noise_std**2).
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    bound, most
+        Largest norm of ``x`` and largest absolute value of ``y``, public; beyond, they are shortened.
+    prior_std
+        Prior standard deviation of the weights, in units of the noise.
+    noise_std
+        A public guess of the noise; by default a quarter of ``most``.
+    """
+    noise_std = most / 4 if noise_std is None else noise_std
+    _positive(bound=bound, most=most, prior_std=prior_std, noise_std=noise_std)
+
+    def build(placeholder: Record) -> Family:
+        size = _x(placeholder, 1).shape[0]
+        if "y" not in placeholder or jnp.ndim(placeholder["y"]):
+            raise ValueError(
+                f'A record of a regression is {{"x": vector, "y": number}}; this has {sorted(placeholder)}.'
+            )
+
+        def evidence(expected: PyTree, record: Record) -> Array:
+            x, y = _shortened(record["x"], bound), jnp.clip(record["y"].astype(jnp.float32), -most, most)
+            return inner(expected, {"xx": _pack(jnp.outer(x, x)), "xy": x * y, "yy": y * y, "count": jnp.float32(1)})
+
+        def solved(statistics: PyTree) -> _Solved:
+            return _regression(
+                _unpack(statistics["xx"], size) + jnp.eye(size) / prior_std**2,
+                statistics["xy"][None],
+                statistics["yy"][None],
+                statistics["count"],
+                noise_std**2,
+            )
+
+        def repair(statistics: PyTree, noise: PyTree) -> PyTree:
+            xx = _raised(_unpack(statistics["xx"], size), noise["xx"])
+            count = jnp.maximum(statistics["count"], 0)
+            given = {**statistics, "xx": _pack(xx), "count": count}
+            return {**given, "yy": jnp.maximum(statistics["yy"], _explained(solved(given))[0] + noise["yy"])}
+
+        def draw(statistics: PyTree, key: Key) -> dict[str, Array]:
+            w, deviation = _normal_gamma_draw(solved(statistics), key)
+            return {"w": w[0], "noise": deviation[0]}
+
+        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+            mean = jnp.asarray(inputs["x"]) @ draw["w"]
+            return {"mean": mean, "y": mean + draw["noise"] * jax.random.normal(key, mean.shape)}
+
+        def begin(key: Key) -> PyTree:
+            zero = jnp.float32(0)
+            return {"xx": jnp.zeros(size * (size + 1) // 2), "xy": jnp.zeros(size), "yy": zero, "count": zero}
+
+        bounds = {"xx": bound**2, "xy": bound * most, "yy": most**2, "count": 1.0}
+        return Family(
+            lambda statistics: _normal_gamma(solved(statistics), statistics["count"]),
+            evidence,
+            begin,
+            repair,
+            draw,
+            bounds,
+            predict,
+            latent=False,
+        )
+
+    return build
+
+
+def factors(number: int, *, bound: float, spread: float | None = None) -> FamilyFor:
+    """Explain the columns ``x`` of a record by few hidden factors (factor analysis): x = W z + offset + noise.
+
+    Each column is a linear regression on the record's factors z ~ Normal(0, 1), with noise of its own.
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    number
+        How many factors.
+    bound
+        Largest norm of ``x``, public.
+    spread
+        A public guess of the noise of a column; by default a quarter of ``bound`` over the root of the columns.
+    """
+    _at_least(number=(number, 1))
+    _positive(bound=bound)
+
+    def build(placeholder: Record) -> Family:
+        columns, size = _x(placeholder, 1).shape[0], number + 1
+        noise_std = bound / 4 / math.sqrt(columns) if spread is None else spread
+        _positive(spread=noise_std)
+
+        def evidence(expected: PyTree, record: Record) -> Array:
+            """Integrate exp(z+' M z+ + l' z+), z+ = (z, 1), over z ~ Normal(0, 1)."""
+            x = _shortened(record["x"], bound)
+            quadratic, along = _unpack(expected["zz"], size), x @ expected["xz"]
+            precision = jnp.eye(number) - 2 * quadratic[:number, :number]
+            shift = 2 * quadratic[:number, number] + along[:number]
+            lower = jnp.linalg.cholesky(precision)
+            half = jax.scipy.linalg.solve_triangular(lower, shift, lower=True)
+            constant = quadratic[number, number] + along[number] + jnp.sum(expected["xx"] * x * x)
+            return half @ half / 2 - jnp.sum(jnp.log(jnp.diagonal(lower))) + constant
+
+        def solved(statistics: PyTree) -> _Solved:
+            square = _unpack(statistics["zz"], size)
+            given = (square + jnp.eye(size), statistics["xz"], statistics["xx"], square[number, number])
+            return _regression(*given, noise_std**2)
+
+        def repair(statistics: PyTree, noise: PyTree) -> PyTree:
+            zz = _raised(_unpack(statistics["zz"], size), noise["zz"])
+            zz, xz = _standard(zz, statistics["xz"])
+            given = {**statistics, "zz": _pack(zz), "xz": xz}
+            return {**given, "xx": jnp.maximum(statistics["xx"], _explained(solved(given)) + noise["xx"])}
+
+        def begin(key: Key) -> PyTree:
+            """Start from ten records of standard factors and random loadings."""
+            loadings = noise_std * jax.random.normal(key, (columns, size)).at[:, number].set(0.0)
+            given = {"zz": _pack(10 * jnp.eye(size)), "xz": 10 * loadings, "xx": jnp.zeros(columns)}
+            return {**given, "xx": _explained(solved(given)) + 10 * noise_std**2}
+
+        def draw(statistics: PyTree, key: Key) -> dict[str, Array]:
+            weights, deviation = _normal_gamma_draw(solved(statistics), key)
+            return {"loadings": weights[:, :number], "offset": weights[:, number], "noise": deviation}
+
+        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+            """Give each record's expected factors, and what they say of its columns."""
+            scaled = draw["loadings"] / draw["noise"][:, None] ** 2
+            precision = jnp.eye(number) + scaled.T @ draw["loadings"]
+            z = jnp.linalg.solve(precision, ((jnp.asarray(inputs["x"]) - draw["offset"]) @ scaled).T).T
+            return {"factors": z, "mean": z @ draw["loadings"].T + draw["offset"]}
+
+        bounds = {"zz": float(size), "xz": bound * math.sqrt(size), "xx": bound**2}
+        return Family(
+            lambda statistics: _normal_gamma(solved(statistics), _unpack(statistics["zz"], size)[number, number]),
+            evidence,
+            begin,
+            repair,
+            draw,
+            bounds,
+            predict,
+        )
+
+    return build
+
+
+def mixture(components: int, *, bound: float, spread: float | None = None, concentration: float = 1.0) -> FamilyFor:
+    """Cluster the vectors ``x`` of records by a mixture of normal distributions with their own covariances.
+
+    The priors are Dirichlet, and normal-inverse-Wishart around 0 with means as far out as ``bound`` allows.
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    components
+        How many.
+    bound
+        Largest norm of ``x``, public.
+    spread
+        A public guess of the standard deviation within a component; by default a quarter of ``bound`` over the root of
+        the columns.
+    concentration
+        Of the components' weights; small ones empty what is not needed.
+    """
+    _at_least(components=(components, 1))
+    _positive(bound=bound, concentration=concentration)
+
+    def build(placeholder: Record) -> Family:
+        size = _x(placeholder, 1).shape[0]
+        typical = bound / math.sqrt(size)
+        within = typical / 4 if spread is None else spread
+        _positive(spread=within)
+        few, degrees = (within / typical) ** 2, size + 2.0
+
+        def evidence(expected: PyTree, record: Record) -> Array:
+            x = _shortened(record["x"], bound)
+            return logsumexp(expected["count"] + expected["sum"] @ x + expected["square"] @ _pack(jnp.outer(x, x)))
+
+        def posterior(statistics: PyTree) -> tuple[Array, Array, Array, Array]:
+            """Give mean, its pseudo-count, scatter and degrees of freedom of each component."""
+            kappa = few + statistics["count"]
+            mean = statistics["sum"] / kappa[:, None]
+            scatter = _unpack(statistics["square"], size) - kappa[:, None, None] * mean[:, :, None] * mean[:, None, :]
+            return mean, kappa, scatter + within**2 * jnp.eye(size), degrees + statistics["count"]
+
+        def log_normaliser(statistics: PyTree) -> Array:
+            _, kappa, scatter, freedom = posterior(statistics)
+            each = -size / 2 * jnp.log(kappa) - freedom / 2 * jnp.linalg.slogdet(scatter)[1]
+            each += freedom * size / 2 * math.log(2) + multigammaln(freedom / 2, size)
+            each -= statistics["count"] * size / 2 * LOG_2PI
+            return jnp.sum(each) + _dirichlet(concentration + statistics["count"])
+
+        def repair(statistics: PyTree, noise: PyTree) -> PyTree:
+            """Let means lie within the bound, and raise what is left of the squares around them."""
+            count = _counts(statistics["count"])
+            length = jnp.linalg.norm(statistics["sum"], axis=1)
+            total = statistics["sum"] * jnp.minimum(1, count * bound / (length + TINY))[:, None]
+            around = total[:, :, None] * total[:, None, :] / (count + TINY)[:, None, None]
+            left = _raised(_unpack(statistics["square"], size) - around, noise["square"])
+            return {"count": count, "sum": total, "square": _pack(left + around)}
+
+        def begin(key: Key) -> PyTree:
+            """Start from ten records around each of some random places, far from one another."""
+            places = typical / 4 * _apart(jax.random.normal(key, (10 * components, size)), components)
+            squares = places[:, :, None] * places[:, None, :] + within**2 * jnp.eye(size)
+            return {"count": jnp.full(components, 10.0), "sum": 10 * places, "square": _pack(10 * squares)}
+
+        def draw(statistics: PyTree, key: Key) -> dict[str, Array]:
+            key_weight, key_precision, key_mean = jax.random.split(key, 3)
+            mean, kappa, scatter, freedom = posterior(statistics)
+            precision = dist.Wishart(freedom, rate_matrix=scatter).sample(key_precision)
+            covariance = jnp.linalg.inv(precision)
+            return {
+                "weight": jax.random.dirichlet(key_weight, concentration + statistics["count"]),
+                "mean": jax.random.multivariate_normal(key_mean, mean, covariance / kappa[:, None, None]),
+                "covariance": covariance,
+            }
+
+        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+            """Give each record's log density and the chances of its components."""
+            normal = dist.MultivariateNormal(draw["mean"], draw["covariance"])
+            joint = jnp.log(draw["weight"]) + normal.log_prob(jnp.asarray(inputs["x"])[:, None])
+            return {"log_density": logsumexp(joint, -1), "component": jax.nn.softmax(joint)}
+
+        bounds = {"count": 1.0, "sum": bound, "square": bound**2}
+        return Family(log_normaliser, evidence, begin, repair, draw, bounds, predict)
+
+    return build
+
+
+def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> FamilyFor:
+    """Find hidden states behind sequences of symbols: a record is ``{"x": whole numbers from 0}``, one sequence.
+
+    Sequences are filled up to one length with -1, at any place. All chances have Dirichlet priors.
+
+    Privacy: public. One whole sequence is one record.
+    """
+    _at_least(states=(states, 1), symbols=(symbols, 2))
+    _positive(concentration=concentration)
+
+    def build(placeholder: Record) -> Family:
+        length = _x(placeholder, 1).shape[0]
+
+        def evidence(expected: PyTree, record: Record) -> Array:
+            return _forward(expected["first"], expected["move"], expected["emit"], record["x"])
+
+        def concentrations(statistics: PyTree) -> PyTree:
+            return jax.tree.map(lambda counts: concentration + counts, statistics)
+
+        def begin(key: Key) -> PyTree:
+            """Start from states that stay, and emit what chance gives them."""
+            emit = 10 * jax.random.dirichlet(key, jnp.ones(symbols), (states,))
+            return {"first": jnp.full(states, 10 / states), "move": 10 * jnp.eye(states), "emit": emit}
+
+        def draw(statistics: PyTree, key: Key) -> dict[str, Array]:
+            keys = jax.random.split(key, 3)
+            names = ("first", "move", "emit")
+            return {
+                name: jax.random.dirichlet(one, concentration + statistics[name])
+                for name, one in zip(names, keys, strict=True)
+            }
+
+        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+            """Give each sequence's log likelihood, and the chances of the states at each place."""
+            first, move, emit = (jnp.log(draw[name] + 1e-30) for name in ("first", "move", "emit"))
+
+            def one(x: Array) -> tuple[Array, Array]:
+                return jax.value_and_grad(lambda tilt: _forward(first, move, emit, x, tilt))(
+                    jnp.zeros((length, states))
+                )
+
+            likelihood, chances = jax.vmap(one)(jnp.asarray(inputs["x"]))
+            return {"log_likelihood": likelihood, "state": chances}
+
+        return Family(
+            lambda statistics: sum(map(_dirichlet, concentrations(statistics).values()), jnp.float32(0)),
+            evidence,
+            begin,
+            _all_counts,
+            draw,
+            {"first": 1.0, "move": float(max(1, length - 1)), "emit": float(length)},
+            predict,
+            (_symbols(symbols),),
+        )
+
+    return build
+
+
+def _forward(first: Array, move: Array, emit: Array, x: Array, tilt: Array | None = None) -> Array:
+    """Give the log of the sum over all paths; what is -1 takes no step. ``tilt`` is added to each place's logs."""
+    there = x >= 0
+    logs = jnp.where(there[:, None], emit.T[jnp.maximum(x, 0)] + (0 if tilt is None else tilt), 0)
+
+    def step(carry: tuple[Array, Array], place: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        alpha, begun = carry
+        here, log = place
+        moved = jnp.where(begun, logsumexp(alpha[:, None] + move, 0), first) + log
+        return (jnp.where(here, moved, alpha), begun | here), None
+
+    (alpha, begun), _ = jax.lax.scan(step, (jnp.zeros_like(first), jnp.bool_(False)), (there, logs))
+    return jnp.where(begun, logsumexp(alpha), 0.0)
+
+
+def _apart(places: Array, number: int) -> Array:
+    """Choose some of the places: always the one farthest from those chosen before."""
+    chosen = places[:1]
+    for _ in range(number - 1):
+        squares = jnp.sum((places[:, None] - chosen) ** 2, -1)
+        chosen = jnp.concatenate([chosen, places[jnp.argmax(jnp.min(squares, 1))][None]])
+    return chosen
+
+
+def _standard(zz: Array, xz: Array) -> tuple[Array, Array]:
+    """Shift and stretch factors to mean 0 and variance 1, which is where the prior has them.
+
+    Without it offsets and loadings change by a few per cent in a step, since factors make up for them (Liu, Rubin, Wu
+    1998, parameter expansion). Where the algorithm ends, it changes nothing.
+    """
+    number = len(zz) - 1
+    count = zz[number, number]
+    mean = zz[:number, number] / count
+    values, vectors = jnp.linalg.eigh(zz[:number, :number] / count - jnp.outer(mean, mean))
+    root = (vectors / jnp.sqrt(jnp.maximum(values, 0.01))) @ vectors.T
+    turn = jnp.eye(number + 1).at[:number, :number].set(root).at[:number, number].set(-root @ mean)
+    return turn @ zz @ turn.T, xz @ turn.T
+
+
+class _Solved(NamedTuple):
+    """Normal-gamma posteriors, one for each output: weights with one common ``precision`` in units of the noise's,
+    a line of ``mean`` for each output, and the noise's precision with one ``shape`` and a ``rate`` each."""
+
+    precision: Array
+    mean: Array
+    shape: Array
+    rate: Array
+
+
+def _regression(precision: Array, cross: Array, square: Array, count: Array, rate: float) -> _Solved:
+    mean = jnp.linalg.solve(precision, cross.T).T
+    return _Solved(precision, mean, 1 + count / 2, rate + (square - jnp.sum(mean * cross, 1)) / 2)
+
+
+def _explained(solved: _Solved) -> Array:
+    """Give what the weights explain of each output's square."""
+    return jnp.sum(solved.mean * (solved.mean @ solved.precision), 1)
+
+
+def _normal_gamma(solved: _Solved, count: Array) -> Array:
+    """Give the log normaliser."""
+    determinant = jnp.linalg.slogdet(solved.precision)[1]
+    each = gammaln(solved.shape) - solved.shape * jnp.log(solved.rate)
+    return jnp.sum(each - determinant / 2 - count / 2 * LOG_2PI)
+
+
+def _normal_gamma_draw(solved: _Solved, key: Key) -> tuple[Array, Array]:
+    """Draw the weights, and the standard deviation of the noise."""
+    key_noise, key_weight = jax.random.split(key)
+    deviation = jnp.sqrt(solved.rate / jax.random.gamma(key_noise, solved.shape, solved.rate.shape))
+    normal = jax.random.normal(key_weight, solved.mean.shape)
+    upper = jnp.linalg.cholesky(solved.precision).T
+    return solved.mean + deviation[:, None] * jax.scipy.linalg.solve_triangular(upper, normal.T).T, deviation
+
+
+def _dirichlet(concentration: Array) -> Array:
+    return jnp.sum(gammaln(concentration)) - jnp.sum(gammaln(jnp.sum(concentration, -1)))
+
+
+def _counts(noisy: Array) -> Array:
+    """Give the nearest counts along the last axis that are not negative and have the same total."""
+    total = jnp.maximum(jnp.sum(noisy, -1, keepdims=True), 0)
+    falling = -jnp.sort(-noisy, -1)
+    excess = (jnp.cumsum(falling, -1) - total) / jnp.arange(1, noisy.shape[-1] + 1)
+    kept = jnp.sum(falling > excess, -1, keepdims=True)
+    return jnp.maximum(noisy - jnp.take_along_axis(excess, jnp.maximum(kept - 1, 0), -1), 0)
+
+
+def _all_counts(statistics: PyTree, noise: PyTree) -> PyTree:
+    return jax.tree.map(_counts, statistics)
+
+
+def _raised(matrix: Array, noise_std: Array) -> Array:
+    """Raise eigenvalues that noise alone would make to the size of the noise, and all above 0."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    floor = noise_std * math.sqrt(matrix.shape[-1] / 2)
+    return (vectors * jnp.maximum(values, floor)[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+
+
+def _pack(matrix: Array) -> Array:
+    """Give a symmetric matrix's upper triangle, what is off the diagonal times sqrt(2): the norm is the same."""
+    lines, columns = np.triu_indices(matrix.shape[-1])
+    return matrix[..., lines, columns] * np.where(lines == columns, 1, math.sqrt(2)).astype(np.float32)
+
+
+def _unpack(packed: Array, size: int) -> Array:
+    lines, columns = np.triu_indices(size)
+    values = packed * np.where(lines == columns, 1, math.sqrt(0.5)).astype(np.float32)
+    matrix = jnp.zeros((*packed.shape[:-1], size, size)).at[..., lines, columns].set(values)
+    return matrix.at[..., columns, lines].set(values)
+
+
+def _shortened(x: Array, bound: float) -> Array:
+    x = x.astype(jnp.float32)
+    return x * jnp.minimum(1, bound / jnp.maximum(jnp.linalg.norm(x), 1e-30))
+
+
+def _within(x: Array, least: int, most: int) -> Array:
+    return jnp.all((x == jnp.round(x)) & (x >= least) & (x <= most))
+
+
+def _symbols(number: int) -> Need:
+    return Need(
+        f"x must be whole numbers from 0 to {number - 1}, or -1 to fill up. Number the categories by a public list: "
+        "numpy.searchsorted(levels, x) for sorted levels.",
+        lambda record: _within(record["x"], -1, number - 1),
+    )
+
+
+def _x(placeholder: Any, dimensions: int | None = None) -> Array:
+    given = sorted(placeholder) if isinstance(placeholder, dict) else type(placeholder).__name__
+    if not isinstance(placeholder, dict) or "x" not in placeholder:
+        raise ValueError(f'A record of this family is {{"x": ...}}; these are {given}.')
+    x = jnp.asarray(placeholder["x"])
+    if dimensions is not None and x.ndim != dimensions:
+        raise ValueError(
+            f"x has the shape {x.shape} in each record, but must be a vector. Put all columns into one array with a "
+            "line for each record: numpy.stack([...], axis=1)."
+        )
+    return x
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without a look at the data.")
+
+
+def _at_least(**values: tuple[int, int]) -> None:
+    for name, (value, least) in values.items():
+        if value < least:
+            raise ValueError(f"{name} is {value}. Write a whole number of at least {least}.")
