@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -48,3 +48,11 @@ def open_door() -> Callable[..., Door]:
 def recorder() -> Callable[[int], Method]:
     """Make a method whose state is the list of what was released: recorder(steps)."""
     return _recorder
+
+
+@pytest.fixture
+def quick_compiler() -> Iterator[None]:
+    """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -10,7 +10,6 @@ import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
 import tacit
@@ -40,14 +39,6 @@ def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
-
-
-@pytest.fixture
-def quick_compiler() -> Iterator[None]:
-    """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.mark.filterwarnings(NO_CERTIFICATE)

@@ -103,6 +103,9 @@ def numbers(name: str) -> str:
 
 TABLE = {
     "belief_net, two hidden units": Row(lambda: counted(belief_net(2)), pixels()),
+    "conjugate, mixture of two": Row(
+        lambda: counted(tacit.conjugate(tacit.families.mixture(2, bound=3.0))), records(True)
+    ),
     "lda, two topics": Row(lambda: counted(lambda placeholder: lda(2, 6)), documents()),
     "logistic, three columns": Row(lambda: counted(tacit.logistic(bound=3.0)), records(True)),
     "vi, logistic regression": row(logistic, AutoNormal, True),
