@@ -303,7 +303,7 @@ def mixture(components: int, *, bound: float, spread: float | None = None, conce
         def draw(statistics: PyTree, key: Key) -> dict[str, Array]:
             key_weight, key_precision, key_mean = jax.random.split(key, 3)
             mean, kappa, scatter, freedom = posterior(statistics)
-            precision = dist.Wishart(freedom, rate_matrix=scatter).sample(key_precision)
+            precision = dist.Wishart(freedom, rate_matrix=scatter, validate_args=False).sample(key_precision)
             covariance = jnp.linalg.inv(precision)
             return {
                 "weight": jax.random.dirichlet(key_weight, concentration + statistics["count"]),
@@ -313,7 +313,7 @@ def mixture(components: int, *, bound: float, spread: float | None = None, conce
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
             """Give each record's log density and the chances of its components."""
-            normal = dist.MultivariateNormal(draw["mean"], draw["covariance"])
+            normal = dist.MultivariateNormal(draw["mean"], draw["covariance"], validate_args=False)
             joint = jnp.log(draw["weight"]) + normal.log_prob(jnp.asarray(inputs["x"])[:, None])
             return {"log_density": logsumexp(joint, -1), "component": jax.nn.softmax(joint)}
 
