@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,9 +78,9 @@ def counted(method: MethodFor) -> MethodFor:
     def build(placeholder: PyTree) -> Method:
         built = method(placeholder)
 
-        def contribute(state: PyTree, record: PyTree, key: Any) -> PyTree:
+        def contribute(*given: Any) -> PyTree:
             TRACES["count"] += 1
-            return built.contribute(state, record, key)
+            return built.contribute(*given)
 
         return built._replace(contribute=contribute)
 
@@ -101,7 +102,35 @@ def numbers(name: str) -> str:
     return "x" if "x" in TABLE[name].records else "count"
 
 
+class Small(eqx.Module):
+    """A network of three inputs, two hidden units and one output."""
+
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+
+    def __init__(self) -> None:
+        keys = jax.random.split(KEY)
+        self.first, self.second = eqx.nn.Linear(3, 2, key=keys[0]), eqx.nn.Linear(2, 1, key=keys[1])
+        self.dropout = eqx.nn.Dropout(0.5)
+
+    def __call__(self, x: Any, key: Any = None) -> Any:
+        return self.second(self.dropout(jnp.tanh(self.first(x)), key=key))
+
+
+def net() -> tacit.methods.networks.Network:
+    return tacit.network(Small(), "bernoulli")
+
+
+def on_network(method: Callable[..., Method], **more: Any) -> Row:
+    return Row(lambda: counted(lambda placeholder: method(net(), size=COUNT, **more)), records(True))
+
+
 TABLE = {
+    "backprop, two hidden units": on_network(tacit.backprop, first_std=0.1),
+    "dropout, two hidden units": on_network(tacit.dropout),
+    "sgd, two hidden units": on_network(tacit.sgd),
+    "sgld, two hidden units": on_network(tacit.sgld, step_size=0.1, thin=1),
     "belief_net, two hidden units": Row(lambda: counted(belief_net(2)), pixels()),
     "conjugate, mixture of two": Row(
         lambda: counted(tacit.conjugate(tacit.families.mixture(2, bound=3.0))), records(True)
@@ -258,7 +287,7 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
     public = fit_public(TABLE[name].make(), TABLE[name].records, steps=STEPS, key=KEY)
     for site, draws in public.draws.items():
         np.testing.assert_allclose(private[site], draws, rtol=2e-3, atol=2e-3)
-        assert np.abs(draws - draws.mean(0)).max() > 0.05
+        assert name.startswith("sgd,") or np.abs(draws - draws.mean(0)).max() > 0.05  # sgd finds one point
 
 
 @with_model
@@ -325,4 +354,4 @@ def test_every_public_method_has_a_row() -> None:
     methods = {
         name for name in tacit.__all__ if getattr(getattr(tacit, name), "__module__", "").startswith("tacit.methods")
     }
-    assert methods == {name.split(",")[0] for name in TABLE}
+    assert methods - {"network"} == {name.split(",")[0] for name in TABLE}  # what methods on networks take

@@ -16,6 +16,7 @@ METHODS_MAY_IMPORT = {
         "tacit.types",
         "tacit.model",
         "tacit.methods.conjugate",
+        "tacit.methods.networks",
         "tacit.methods.running",
         "jax",
         "jaxtyping",

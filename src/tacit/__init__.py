@@ -7,10 +7,14 @@ from tacit.fit import Answer, ask, fit, fit_public
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
 from tacit.methods import families
+from tacit.methods.backprop import backprop
 from tacit.methods.belief_net import belief_net
 from tacit.methods.conjugate import conjugate
 from tacit.methods.lda import lda
 from tacit.methods.logistic import logistic
+from tacit.methods.networks import network
+from tacit.methods.sgd import dropout, sgd
+from tacit.methods.sgld import sgld
 from tacit.methods.vi import vi
 from tacit.posterior import Posterior
 from tacit.schema import Schema
@@ -36,10 +40,12 @@ __all__ = [
     "Schema",
     "advantage",
     "ask",
+    "backprop",
     "belief_net",
     "calibrate",
     "conjugate",
     "documents",
+    "dropout",
     "epsilon",
     "explain",
     "families",
@@ -47,6 +53,9 @@ __all__ = [
     "fit_public",
     "lda",
     "logistic",
+    "network",
+    "sgd",
+    "sgld",
     "true_positive_rate",
     "vi",
 ]

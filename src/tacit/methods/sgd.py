@@ -1,0 +1,117 @@
+"""Private stochastic gradient descent (Abadi et al. 2016), and Monte Carlo dropout (Gal and Ghahramani 2016) on it.
+
+    for t = 1..T
+        u_i = grad_w log p(y_i | x_i, w)         contribution: through the wall; under dropout, with a mask of its own
+        g   = (sum over the subset of clip(u_i) + noise) / rate + grad log prior(w)
+        w   = w + optimiser(g / size)
+        wbar = average of w                      free post-processing
+    dropout keeps its masks for predictions: one mask is one draw of the posterior
+
+The prior is exact and outside of the wall. ``size`` is public; nothing is divided by the size of a subset.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tacit.methods.networks import Network, Weights, check_size, score
+from tacit.types import Array, Key, Method, PyTree, Record, Release
+
+
+class SGDState(NamedTuple):
+    """Weights, their average over the steps, the optimiser's memory, the number of steps."""
+
+    weights: Weights
+    average: Weights
+    optimizer: Any
+    step: Array
+
+
+def sgd(net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None) -> Method:
+    """Fit a network's weights as one point, by private gradient descent: the baseline without a posterior.
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    net
+        From ``tacit.network``.
+    size
+        Number of records, public; about right is enough.
+    optimizer
+        An optax optimiser, given the gradient of the mean loss; by default gradient descent with momentum.
+
+    Returns
+    -------
+    Method
+        To be handed to ``tacit.fit``. All draws are the same weights.
+    """
+    return _descent(net, size, optimizer, masked=False)
+
+
+def dropout(net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None) -> Method:
+    """Fit a network with dropout by private gradient descent, and keep the masks on for predictions.
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    net
+        From ``tacit.network``, with ``equinox.nn.Dropout`` in it.
+    size, optimizer
+        As in ``tacit.sgd``.
+
+    Returns
+    -------
+    Method
+        To be handed to ``tacit.fit``. A draw is a ``mask``, the seed of one network with units left out; the weights
+        are in the posterior's ``points``.
+    """
+    if not net.random:
+        raise ValueError(
+            "The network has no dropout, so that all its predictions would be the same. Put equinox.nn.Dropout(0.5) "
+            "between its layers, and hand the key of the call on to it."
+        )
+    return _descent(net, size, optimizer, masked=True)
+
+
+def _descent(net: Network, size: int, optimizer: optax.GradientTransformation | None, masked: bool) -> Method:
+    check_size(size)
+    optimizer = optimizer or optax.sgd(0.2, momentum=0.9)
+
+    def init(key: Key) -> SGDState:
+        weights = net.start(key)
+        return SGDState(weights, weights, optimizer.init(weights), jnp.int32(0))
+
+    def contribute(state: SGDState, record: Record, key: Key, own: Key | None = None) -> PyTree:
+        return score(net, state.weights, record, own if masked else None)
+
+    def update(state: SGDState, release: Release, key: Key) -> SGDState:
+        upwards = jax.tree.map(jnp.add, release.full, jax.grad(net.log_prior)(state.weights))
+        downhill = jax.tree.map(lambda leaf: -leaf / size, upwards)
+        change, memory = optimizer.update(downhill, state.optimizer, state.weights)
+        weights = optax.apply_updates(state.weights, change)
+        # Weights that grow like t**3: the start is forgotten, the tail is averaged.
+        share = 4 / (state.step + 4)
+        average = jax.tree.map(lambda old, new: old + share * (new - old), state.average, weights)
+        return SGDState(weights, average, memory, state.step + 1)
+
+    def draw(state: SGDState, key: Key) -> dict[str, Array]:
+        return {"mask": jax.random.bits(key)} if masked else state.average
+
+    def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+        if not masked:
+            return net.predict(draw, inputs, key, None)
+        weights = {name: leaf for name, leaf in draw.items() if name != "mask"}
+        return net.predict(weights, inputs, key, jax.random.key(draw["mask"]))
+
+    def points(state: SGDState) -> dict[str, PyTree]:
+        return state.average
+
+    return Method(
+        init, contribute, update, draw, predict, points if masked else None, clip=1.0, own=masked, needs=net.needs
+    )

@@ -1,0 +1,279 @@
+"""Methods on networks: stationary laws, fixed points and gradients against what is known of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+import tacit
+from tacit import Budget, PrivateData
+from tacit.methods.backprop import drawn
+from tacit.methods.networks import Network, score
+from tacit.types import Method, PyTree, Release
+
+KEY = jax.random.key(0)
+COUNT = 100
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+
+
+def constant(noise: float = 1.0, **more: Any) -> Network:
+    """A network that ignores x: y ~ Normal(w, noise), whose posterior is known."""
+    return tacit.network(
+        (lambda key: {"w": jnp.zeros(())}, lambda weights, x: weights["w"]), "gaussian", noise=noise, **more
+    )
+
+
+def released(method: Method, state: PyTree, records: PyTree, noise_std: float = 0.0, key: Any = KEY) -> Release:
+    """Give what the wall would, with noise of this standard deviation on the sum, at rate 1."""
+    total = jax.tree.map(
+        lambda leaf: leaf.sum(0), jax.vmap(lambda record: method.contribute(state, record, key))(records)
+    )
+    keys = jax.random.split(jax.random.fold_in(key, 1), len(total))
+    noisy = {
+        name: leaf + noise_std * jax.random.normal(one, leaf.shape)
+        for (name, leaf), one in zip(total.items(), keys, strict=True)
+    }
+    return Release(noisy, jax.tree.map(lambda _: jnp.float32(noise_std), noisy), jnp.float32(1), noisy)
+
+
+def chain(method: Method, records: PyTree, steps: int, noise_std: float = 0.0) -> Any:
+    def step(state: Any, t: Any) -> tuple[Any, Any]:
+        key = jax.random.fold_in(KEY, t)
+        state = method.update(state, released(method, state, records, noise_std, key), key)
+        return state, state.weights["w"]
+
+    return jax.jit(lambda: jax.lax.scan(step, method.init(KEY), jnp.arange(steps))[1])()
+
+
+@pytest.mark.parametrize(
+    ("noise_std", "friction", "temperature"),
+    [(0.0, 1.0, 1.0), (0.0, 1.0, 0.5), (30.0, 1.0, 1.0), (0.0, 0.3, 1.0), (15.0, 0.3, 1.0)],
+)
+def test_the_stationary_variance_of_langevin_dynamics(noise_std: float, friction: float, temperature: float) -> None:
+    """On a Gaussian target with precision P it is temperature / P, up to the discretisation.
+
+    Langevin: 1 / (1 - eta P / 2) too large. 200000 steps, correlated over 2 / (eta P) = 40 of them: the variance has a
+    relative standard error of sqrt(2 * 40 / 200000) = 2%, and 10% is five of them: false alarm below 1e-5 in all.
+    """
+    y = np.random.default_rng(1).normal(2, 1, COUNT).astype(np.float32)
+    precision = COUNT + 1.0
+    eta = 0.05 / precision
+    assert (eta * noise_std) ** 2 <= 2 * friction * eta * temperature  # the wall's noise is within what is wanted
+    method = tacit.sgld(constant(), size=COUNT, step_size=eta, temperature=temperature, friction=friction, keep=1)
+    places = np.asarray(chain(method, {"x": jnp.zeros((COUNT, 1)), "y": jnp.asarray(y)}, 200000, noise_std))[2000:]
+    wanted = temperature / precision / (1 - 0.025 if friction == 1 else 1)
+    assert places.var() == pytest.approx(wanted, rel=0.1)
+    assert places.mean() == pytest.approx(y.sum() / precision, abs=0.02)
+
+
+def test_only_the_missing_noise_is_added() -> None:
+    """Where the wall's noise is more than enough, none is: the next place follows from the release alone."""
+    method = tacit.sgld(constant(), size=COUNT, step_size=0.01)
+    state = method.init(KEY)
+    full = {"w": jnp.float32(3.0)}
+    loud = Release(full, {"w": jnp.float32(1000)}, jnp.float32(1), full)
+    ends = [method.update(state, loud, jax.random.key(seed)).weights["w"] for seed in range(3)]
+    assert ends == [pytest.approx(0.03)] * 3
+    quiet = loud._replace(noise_std={"w": jnp.float32(0)})
+    assert len({float(method.update(state, quiet, jax.random.key(seed)).weights["w"]) for seed in range(3)}) == 3
+
+
+def test_sgld_remembers_the_last_places_and_averages_what_is_watched() -> None:
+    inputs = {"x": np.zeros((2, 1), np.float32)}
+    method = tacit.sgld(constant(), size=COUNT, step_size=1e-3, keep=3, thin=2, burn_in=4, watch=inputs)
+    state = method.init(KEY)
+    places = []
+    for step in range(10):
+        full = {"w": jnp.float32(100.0 * step)}
+        state = method.update(state, Release(full, {"w": jnp.float32(0)}, jnp.float32(1), full), jax.random.key(step))
+        places.append(float(state.weights["w"]))
+    np.testing.assert_allclose(sorted(state.kept["w"]), sorted(places[5::2]), rtol=1e-6)
+    draws = {float(method.draw(state, jax.random.key(seed))["w"]) for seed in range(40)}
+    assert sorted(draws) == pytest.approx(sorted(places[5::2]))
+    assert method.points is not None
+    np.testing.assert_allclose(method.points(state)["watched mean"], np.mean(places[4:]), rtol=1e-5)
+
+
+def regression() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(2)
+    x = generator.normal(size=(COUNT, 3)).astype(np.float32)
+    return {"x": x, "y": (x @ [1.0, -0.5, 0.0] + 0.5 * generator.normal(size=COUNT)).astype(np.float32)}
+
+
+def line(noise: float = 0.5) -> Network:
+    return tacit.network((lambda key: jnp.zeros(3), lambda w, x: x @ w), "gaussian", noise=noise)
+
+
+def test_bayes_by_backprop_ends_at_the_best_independent_normal_distribution() -> None:
+    """For a Gaussian posterior: its means, and one over the root of the precision's diagonal. `vi` ends there too."""
+    data = regression()
+    precision = data["x"].T @ data["x"] / 0.25 + np.eye(3)
+    mean = np.linalg.solve(precision, data["x"].T @ data["y"] / 0.25)
+    std = 1 / np.sqrt(np.diag(precision))
+    optimizer = optax.adam(lambda step: 0.05 / (1 + step / 100))
+    posterior = tacit.fit_public(tacit.backprop(line(), size=COUNT, optimizer=optimizer), data, steps=3000, key=KEY)
+    (draws,) = posterior.draws.values()
+    # 1000 draws: the mean within 5 standard errors and the optimiser's own error, the spread within 10% (4.5 of them).
+    np.testing.assert_allclose(draws.mean(0), mean, atol=5 * std.max() / math.sqrt(1000) + 0.1 * std.min())
+    np.testing.assert_allclose(draws.std(0), std, rtol=0.1)
+
+
+def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
+    """One step along a released gradient is one along the ELBO at the same draw."""
+    data = jax.tree.map(jnp.asarray, regression())
+    net = line()
+    method = tacit.backprop(net, size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3)
+    state = method.init(KEY)
+    after = method.update(state, released(method, state, data), KEY)
+
+    def loss(params: Any) -> Any:
+        w = drawn(params, KEY)
+        (mean,), (std,) = params.mean.values(), jax.tree.map(jax.nn.softplus, params.rho).values()
+        fit = jnp.sum(jax.vmap(lambda record: net.log_likelihood(w, record, None))(data))
+        divergence = jnp.sum((std**2 + mean**2) / 2 - jnp.log(std))
+        return (divergence - fit) / COUNT
+
+    gradient = jax.grad(loss)(state.params)
+    for old, new, slope in zip(*map(jax.tree.leaves, (state.params, after.params, gradient)), strict=True):
+        np.testing.assert_allclose(old - new, slope, rtol=1e-4, atol=1e-5)
+
+
+class Masked(eqx.Module):
+    """One hidden layer with dropout after it."""
+
+    first: eqx.nn.Linear
+    second: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+
+    def __init__(self) -> None:
+        keys = jax.random.split(KEY)
+        self.first, self.second = eqx.nn.Linear(3, 8, key=keys[0]), eqx.nn.Linear(8, 1, key=keys[1])
+        self.dropout = eqx.nn.Dropout(0.5)
+
+    def __call__(self, x: Any, key: Any = None) -> Any:
+        return self.second(self.dropout(jax.nn.relu(self.first(x)), key=key))
+
+
+def test_dropout_is_the_masked_network_written_by_hand() -> None:
+    net = tacit.network(Masked(), "gaussian", noise=1.0)
+    weights = net.start(KEY)
+    record = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), regression())
+    key = jax.random.key(5)
+    kept = jax.random.bernoulli(key, 0.5, (8,))  # Equinox draws its mask so
+
+    def by_hand(weights: Any) -> Any:
+        hidden = jax.nn.relu(weights["first.weight"] @ record["x"] + weights["first.bias"])
+        output = weights["second.weight"] @ jnp.where(kept, hidden / 0.5, 0) + weights["second.bias"]
+        return stats_logpdf(record["y"] - output[0])
+
+    ours, wanted = score(net, weights, record, key), jax.grad(by_hand)(weights)
+    for name in wanted:
+        np.testing.assert_allclose(ours[name], wanted[name], rtol=1e-5, atol=1e-6)
+    method = tacit.dropout(net, size=COUNT)
+    state = method.init(KEY)
+    assert method.own
+    masked = method.contribute(state, record, KEY, key)
+    np.testing.assert_allclose(masked["first.weight"], wanted["first.weight"], rtol=1e-5, atol=1e-6)
+    # Predictions: one mask for all inputs of a draw, and draws differ.
+    posterior = tacit.fit_public(method, regression(), steps=5, key=KEY)
+    means = np.asarray(posterior.predict({"x": regression()["x"][:4]}, key=KEY)["mean"])
+    assert means.shape == (1000, 4)
+    assert len(np.unique(means[:, 0].round(5))) > 20  # masks of five units that are on for this input make 32
+
+
+def stats_logpdf(distance: Any) -> Any:
+    return -(distance**2) / 2 - math.log(2 * math.pi) / 2
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "output", "y", "wanted"),
+    [
+        ("categorical", [1.0, 2.0, 0.5], 1, lambda o: o[1] - np.log(np.exp(o).sum())),
+        ("bernoulli", [0.7], 0, lambda o: stats.bernoulli.logpmf(0, 1 / (1 + np.exp(-o[0])))),
+        ("poisson", [0.7], 3, lambda o: stats.poisson.logpmf(3, np.exp(o[0]))),
+        ("gaussian", [0.7], 1.5, lambda o: stats.norm.logpdf(1.5, o[0], 1.0)),
+        ("output", [0.7, -0.3], 1.5, lambda o: stats.norm.logpdf(1.5, o[0], np.exp(o[1]))),
+    ],
+)
+def test_likelihoods(likelihood: Any, output: list[float], y: Any, wanted: Callable[[Any], float]) -> None:
+    noise = "output" if likelihood == "output" else "learned"
+    kind = "gaussian" if likelihood == "output" else likelihood
+    net = tacit.network((lambda key: jnp.asarray(output), lambda w, x: w), kind, noise=noise)  # type: ignore[arg-type]
+    weights = net.start(KEY)
+    record = {"x": jnp.zeros(1), "y": jnp.asarray(y)}
+    assert float(net.log_likelihood(weights, record, None)) == pytest.approx(float(wanted(np.array(output))), rel=1e-5)
+    predicted = net.predict(weights, {"x": np.zeros((50000, 1), np.float32)}, KEY, None)
+    drawn_mean = np.mean(np.asarray(predicted["y"]) == 1) if kind == "categorical" else np.mean(predicted["y"])
+    mean = predicted["mean"][0, 1] if kind == "categorical" else predicted["mean"][0]
+    # 50000 draws with a standard deviation of at most 1.5: five standard errors are 0.034.
+    assert drawn_mean == pytest.approx(float(mean), abs=0.034)
+
+
+@pytest.mark.parametrize("prior", ["normal", "laplace", "mixture"])
+def test_expected_log_priors_against_the_mean_over_draws(prior: Any) -> None:
+    net = tacit.network((lambda key: jnp.array([0.3, -1.0]), lambda w, x: w), prior=prior, prior_std=0.7)
+    mean = net.start(KEY)
+    std = jax.tree.map(lambda leaf: jnp.array([0.5, 0.2]), mean)
+    draws = jax.tree.map(lambda m, s: m + s * jax.random.normal(KEY, (100000, 2)), mean, std)
+    each = np.asarray(jax.vmap(net.log_prior)(draws))
+    expected = np.mean(jax.vmap(net.expected_log_prior, (None, None, 0))(mean, std, draws))
+    # Five standard errors of 100000 draws, which are the same for a prior without closed form.
+    assert float(expected) == pytest.approx(each.mean(), abs=5 * float(each.std()) / math.sqrt(1e5))
+
+
+def test_a_private_network_learns() -> None:
+    """Two classes on a line that 4000 records make plain: 90% right at epsilon 1 is far below what is reached."""
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(4000, 3)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] > 0).astype(np.int32)
+    net = tacit.network(Masked(), "bernoulli")
+    for method in (tacit.sgd, tacit.backprop, tacit.dropout):
+        posterior = tacit.fit(
+            method(net, size=4000),
+            PrivateData({"x": x, "y": y}, size=4000),
+            Budget(1.0, 1e-5),
+            steps=100,
+            key=KEY,
+            simulate=1,
+            progress=False,
+        )
+        chance = np.asarray(posterior.predict({"x": x[:500]}, key=KEY)["mean"]).mean(0)
+        assert np.mean((chance > 0.5) == y[:500]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: tacit.network(Masked(), "normal"), "likelihood is 'normal'"),  # type: ignore[arg-type]
+        (lambda: tacit.network(Masked(), prior_std=-1.0), "prior_std is -1"),
+        (lambda: tacit.network(Masked(), "gaussian", noise=0.0), "noise is 0"),
+        (lambda: tacit.sgd(line(), size=0), "size is 0"),
+        (lambda: tacit.dropout(line(), size=10), "no dropout"),
+        (lambda: tacit.sgld(line(), size=10, friction=2.0), "friction is 2"),
+        (lambda: tacit.backprop(line(), size=10, first_std=0.0), "first_std is 0"),
+    ],
+)
+def test_bad_options_are_refused(make: Callable[[], Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+def test_what_is_no_network_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be an Equinox module or a pair"):
+        tacit.network(lambda x: x)  # type: ignore[arg-type]
+
+
+def test_bad_labels_are_refused_before_anything_is_spent() -> None:
+    data = PrivateData({"x": np.zeros((20, 3), np.float32), "y": np.full(20, 2)}, size=20)
+    with pytest.raises(ValueError, match="y must be 0 or 1"):
+        tacit.fit(tacit.sgd(tacit.network(Masked(), "bernoulli"), size=20), data, Budget(1.0, 1e-5), progress=False)
+    assert len(data.ledger.looks) == 0
