@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.calibration import Reliability, uncertainty
 from tacit.posterior import Posterior
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
@@ -18,10 +19,7 @@ def plot_forest(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | 
 
     Privacy: post-processing.
     """
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots(figsize=(7, 4.2), layout="constrained")[1]
+    ax = _axes(ax, (7, 4.2))
     labels: list[str] = []
     for place, (title, posterior) in enumerate(posteriors.items()):
         rows = posterior.rows()
@@ -40,6 +38,58 @@ def plot_forest(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | 
     ax.set_xlabel("coefficient (log odds)" if truth is not None else "value")
     ax.set_title("Means and central 90% intervals", loc="left", fontsize="medium")
     ax.legend(frameon=False)
+    return _open(ax)
+
+
+def plot_reliability(found: Mapping[str, Reliability], ax: Any = None) -> Any:
+    """Show accuracy over confidence, one line a method, and as bars how often the first one's confidences occur.
+
+    Privacy: post-processing of what ``tacit.calibration.reliability`` gave.
+    """
+    ax = _axes(ax, (5.2, 4.6))
+    ax.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="calibrated")
+    for place, (title, one) in enumerate(found.items()):
+        there = one.share > 0
+        colour = COLOURS[place % len(COLOURS)]
+        label = f"{title}: error {one.ece:.3f}"
+        ax.plot(one.confidence[there], one.accuracy[there], "o-", ms=4, lw=1.4, color=colour, label=label)
+        if place == 0:
+            ax.bar(one.low, one.share, one.high - one.low, align="edge", color=colour, alpha=0.15, zorder=0)
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy (bars: share of predictions)")
+    ax.set_title("Below the dashed line predictions are too sure", loc="left", fontsize="medium")
+    ax.legend(frameon=False, loc="upper left", fontsize="small")
+    return _open(ax)
+
+
+def plot_uncertainty(x: Any, mean: Any, std: Any, seen: tuple[Any, Any] | None = None, ax: Any = None) -> Any:
+    """Show predictions of one number over one input, with both parts of their uncertainty (draws times inputs).
+
+    Privacy: post-processing. ``seen``, points to show beside it, must be public or made up.
+    """
+    ax = _axes(ax, (6, 4))
+    x, mean = np.asarray(x), np.asarray(mean)
+    parts, centre, order = uncertainty(mean, std), mean.mean(0), np.argsort(x)
+    whole = np.hypot(parts.epistemic, parts.aleatoric)
+    for spread, alpha, label in ((whole, 0.2, "noise and model"), (parts.epistemic, 0.45, "model: epistemic")):
+        low, high = (centre + sign * 1.645 * spread for sign in (-1, 1))
+        ax.fill_between(x[order], low[order], high[order], color=COLOURS[0], alpha=alpha, lw=0, label=label)
+    ax.plot(x[order], centre[order], color=COLOURS[0], lw=1.4, label="mean")
+    if seen is not None:
+        ax.plot(*seen, ".", ms=3, color="0.3", label="records")
+    ax.set_title("90% intervals: the model's own doubt, and all of it", loc="left", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+    return _open(ax)
+
+
+def _axes(ax: Any, size: tuple[float, float]) -> Any:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def _open(ax: Any) -> Any:
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     return ax

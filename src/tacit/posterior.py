@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,10 @@ from tacit.types import Array, Key, Method, PyTree
 DRAWS = 1000
 DRAWN_NUMBERS = 1 << 22
 """All draws together hold at most so many numbers, but there are ten draws at least."""
+PREDICTED_AT_ONCE = 1 << 22
+"""So many numbers of the inputs, times draws, are predicted together: hidden layers must fit into memory."""
+LINES = 60
+"""A posterior prints so many numbers."""
 
 
 class Posterior:
@@ -59,7 +65,15 @@ class Posterior:
         keys = jax.random.split(key, count)
         predict, points = self._method.predict, jax.tree.map(jnp.asarray, self.points)
         draws = jax.tree.map(jnp.asarray, self.draws)
-        return jax.vmap(lambda draw, key: predict({**draw, **points}, inputs, key))(draws, keys)
+        numbers = sum(np.size(leaf) for leaf in jax.tree.leaves(inputs))
+        together = min(count, max(1, PREDICTED_AT_ONCE // max(1, numbers)))
+
+        def each(draws: PyTree, points: PyTree, keys: Key) -> PyTree:
+            return jax.lax.map(
+                lambda one: predict({**one[0], **points}, inputs, one[1]), (draws, keys), batch_size=together
+            )
+
+        return jax.jit(each)(draws, points, keys)
 
     def summary(self) -> dict[str, dict[str, Array]]:
         """Give mean, standard deviation and the central 90% interval of every site.
@@ -81,13 +95,15 @@ class Posterior:
 
         Privacy: post-processing.
         """
-        rows = []
-        for name, site in self.summary().items():
-            for index in np.ndindex(np.shape(site["mean"])):
+        return list(self._each_row())
+
+    def _each_row(self) -> Iterator[tuple[str, float, float, float, float]]:
+        for name, value in self.draws.items():
+            for index in np.ndindex(value.shape[1:]):
                 label = name + (f"[{','.join(map(str, index))}]" if index else "")
-                mean, std, low, high = (float(site[key][index]) for key in ("mean", "std", "low", "high"))
-                rows.append((label, mean, std, low, high))
-        return rows
+                one = value[(slice(None), *index)]
+                low, high = np.quantile(one, (0.05, 0.95))
+                yield label, float(one.mean()), float(one.std()), float(low), float(high)
 
     def __getstate__(self) -> dict[str, Any]:
         # A method is made of closures; whoever unpickles brings it along, as with load.
@@ -95,7 +111,10 @@ class Posterior:
 
     def __repr__(self) -> str:
         lines = [f"{'':24}{'mean':>9}{'std':>9}{'5%':>9}{'95%':>9}"]
-        lines += [f"{label:24}" + "".join(f"{number:9.3f}" for number in numbers) for label, *numbers in self.rows()]
+        shown, count = [], sum(value[0].size for value in self.draws.values())
+        for label, *numbers in itertools.islice(self._each_row(), LINES):
+            shown.append(f"{label:24}" + "".join(f"{number:9.3f}" for number in numbers))
+        lines += shown + ([f"... and {count - LINES} more: see summary()"] if count > LINES else [])
         if self.certificate is None:
             lines.append("public records: no privacy was bought, no certificate")
         else:
