@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tacit.methods.networks import Network, Weights, check_size, score, total
+from tacit.methods.networks import Network, Weights, check_size, score
+from tacit.methods.running import inner, tail_average, total
 from tacit.types import Array, Key, Method, PyTree, Record, Release
 
 
@@ -82,14 +83,12 @@ def backprop(
         def loss(params: Gaussian) -> Array:
             """Its gradient is that of the negative ELBO: the released gradient goes through the draw."""
             w, std = drawn(params, key), jax.tree.map(jax.nn.softplus, params.rho)
-            fit, entropy = total(jax.tree.map(jnp.multiply, release.full, w)), total(jax.tree.map(jnp.log, std))
+            fit, entropy = inner(release.full, w), total(jax.tree.map(jnp.log, std))
             return -(fit + net.expected_log_prior(params.mean, std, w) + entropy) / size
 
         change, memory = optimizer.update(jax.grad(loss)(state.params), state.optimizer, state.params)
         params = optax.apply_updates(state.params, change)
-        share = 4 / (state.step + 4)
-        average = jax.tree.map(lambda old, new: old + share * (new - old), state.average, params)
-        return BackpropState(params, average, memory, state.step + 1)
+        return BackpropState(params, tail_average(state.average, params, state.step), memory, state.step + 1)
 
     def draw(state: BackpropState, key: Key) -> dict[str, Array]:
         return drawn(state.average, key)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.running import Pace, Running, blend, block_weights, evenly, slowing, start
+from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, slowing, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 STEPS = 50
@@ -150,11 +150,6 @@ def elbo(family: Family, statistics: PyTree, records: PyTree) -> Array:
     normaliser, expected = jax.value_and_grad(family.log_normaliser)(statistics)
     divergence = inner(expected, statistics) - normaliser + family.log_normaliser(nothing(statistics))
     return jnp.sum(jax.vmap(family.evidence, (None, 0))(expected, records)) - divergence
-
-
-def inner(one: PyTree, two: PyTree) -> Array:
-    """Give the inner product of two trees of arrays."""
-    return sum(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), one, two)), jnp.float32(0))
 
 
 def nothing(statistics: PyTree) -> PyTree:

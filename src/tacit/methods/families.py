@@ -14,7 +14,8 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln, logsumexp, multigammaln
 
-from tacit.methods.conjugate import Family, FamilyFor, inner
+from tacit.methods.conjugate import Family, FamilyFor
+from tacit.methods.running import inner
 from tacit.types import Array, Key, Need, PyTree, Record
 
 __all__ = ["Family", "bernoulli", "categorical", "factors", "hidden_markov", "linear", "mixture"]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln, ndtr
 from jax.scipy.stats import norm
 
+from tacit.methods.running import total
 from tacit.types import Array, Key, Need, PyTree, Record
 
 Weights = dict[str, Array]
@@ -133,11 +134,6 @@ def network(
         return _plain({"mean": jnp.exp(output), "y": jax.random.poisson(key, jnp.exp(output))})
 
     return Network(start, log_likelihood, log_prior, expected_log_prior, predict, random, _needs(likelihood))
-
-
-def total(tree: PyTree) -> Array:
-    """Give the sum of all numbers in a tree."""
-    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(tree)), jnp.float32(0))
 
 
 def score(net: Network, weights: Weights, record: Record, masks: Key | None = None) -> Weights:

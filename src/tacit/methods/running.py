@@ -1,4 +1,4 @@
-"""What methods on expected sufficient statistics share: above all their recursion (VIPS; Park et al. 2020).
+"""What methods share: above all the recursion of those on expected sufficient statistics (VIPS; Park et al. 2020).
 
     theta <- (1 - pace) theta + pace (prior + release.full),    theta = prior + statistics
 
@@ -74,3 +74,19 @@ def block_weights(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float,
     """
     total = sum(bound * math.sqrt(size) for bound, size in zip(bounds, sizes, strict=True))
     return tuple((bound / math.sqrt(size) * total) ** -0.5 for bound, size in zip(bounds, sizes, strict=True))
+
+
+def tail_average(average: PyTree, new: PyTree, step: Array) -> PyTree:
+    """Take an iterate into an average whose weights grow like step**3: the start is forgotten, the tail is averaged."""
+    share = 4 / (step + 4)
+    return jax.tree.map(lambda old, new: old + share * (new - old), average, new)
+
+
+def total(tree: PyTree) -> Array:
+    """Give the sum of all numbers in a tree."""
+    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(tree)), jnp.float32(0))
+
+
+def inner(one: PyTree, two: PyTree) -> Array:
+    """Give the inner product of two trees of arrays."""
+    return total(jax.tree.map(jnp.multiply, one, two))

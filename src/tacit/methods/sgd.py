@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from tacit.methods.networks import Network, Weights, check_size, score
+from tacit.methods.running import tail_average
 from tacit.types import Array, Key, Method, PyTree, Record, Release
 
 
@@ -95,10 +96,7 @@ def _descent(net: Network, size: int, optimizer: optax.GradientTransformation | 
         downhill = jax.tree.map(lambda leaf: -leaf / size, upwards)
         change, memory = optimizer.update(downhill, state.optimizer, state.weights)
         weights = optax.apply_updates(state.weights, change)
-        # Weights that grow like t**3: the start is forgotten, the tail is averaged.
-        share = 4 / (state.step + 4)
-        average = jax.tree.map(lambda old, new: old + share * (new - old), state.average, weights)
-        return SGDState(weights, average, memory, state.step + 1)
+        return SGDState(weights, tail_average(state.average, weights, state.step), memory, state.step + 1)
 
     def draw(state: SGDState, key: Key) -> dict[str, Array]:
         return {"mask": jax.random.bits(key)} if masked else state.average

@@ -32,6 +32,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.autoguide import AutoGuide, AutoLaplaceApproximation
 
+from tacit.methods.running import inner, tail_average
 from tacit.model import Function, Reading, Values, is_class
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
@@ -120,19 +121,17 @@ def vi(
             scores = _times(math.sqrt(draws), full["latents"])
 
             def loss(params: Values) -> Array:
-                total = -_inner(full["params"], {name: params[name] for name in reading.direct})
+                total = -inner(full["params"], {name: params[name] for name in reading.direct})
                 for score, each in zip(scores, _split(key, draws), strict=True):
                     draw, log_density = reading.sample_guide(params, each)
-                    log_joint = _inner(score, reading.unconstrain(draw)) + reading.log_prior(params, draw)
+                    log_joint = inner(score, reading.unconstrain(draw)) + reading.log_prior(params, draw)
                     total += (log_density - log_joint) / draws
                 return total
 
             gradient = jax.grad(loss)(state.params)
             change, memory = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, change)
-            # Weights that grow like t**3: the start is forgotten, the tail is averaged.
-            share = 4 / (state.step + 4)
-            average = jax.tree.map(lambda old, new: old + share * (new - old), state.average, params)
+            average = tail_average(state.average, params, state.step)
             return VIState(params, average, memory, state.step + 1, state.curvature)
 
         def draw(state: VIState, key: Key) -> dict[str, Array]:
@@ -221,8 +220,3 @@ def _times(factor: float, tree: PyTree) -> PyTree:
 
 def _mean(trees: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *trees) if len(trees) > 1 else trees[0]
-
-
-def _inner(one: PyTree, two: PyTree) -> Array:
-    parts = jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), one, two))
-    return sum(parts, jnp.asarray(0.0))
