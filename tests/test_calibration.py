@@ -36,6 +36,9 @@ def test_bins_by_hand() -> None:
     # Draws are averaged before anything else.
     several = np.stack([chances, chances[:, ::-1]])
     np.testing.assert_allclose(reliability(several, [0, 1, 1, 0]).confidence[7], 0.5)
+    # As many draws as records, of two classes: which axis is which follows from what adds up.
+    square = np.random.default_rng(5).uniform(0, 1, (4, 4))
+    assert reliability(square, [0, 1, 1, 0]).ece == reliability(square.mean(0), [0, 1, 1, 0]).ece
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,7 @@ def test_bins_by_hand() -> None:
         (np.array([[0.5, 0.5]]), [2], "the class 2"),
         (np.array([[0.5, 0.5]]), [0, 1, 1], "do not fit"),
         (np.array([0.5]), [0.5], "whole numbers"),
+        (np.zeros((0, 2)), [], "no outcomes"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(chances: Any, y: Any, match: str) -> None:
@@ -81,5 +85,5 @@ def test_plots_show_what_they_were_given() -> None:
     ax = plot_reliability({"this": reliability(chances, chances > 0.5)})
     assert any("this: error" in text.get_text() for text in ax.get_legend().get_texts())
     x = np.linspace(-1, 1, 20)
-    ax = plot_uncertainty(x, np.tile(x, (5, 1)), np.ones((5, 20)), seen=(x, x))
+    ax = plot_uncertainty(x[:, None], np.tile(x, (5, 1)), np.ones((5, 20)), seen=(x, x))
     assert len(ax.collections) == 2

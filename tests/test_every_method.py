@@ -122,8 +122,8 @@ def net() -> tacit.methods.networks.Network:
     return tacit.network(Small(), "bernoulli")
 
 
-def on_network(method: Callable[..., Method], **more: Any) -> Row:
-    return Row(lambda: counted(lambda placeholder: method(net(), size=COUNT, **more)), records(True))
+def on_network(method: Callable[..., MethodFor], **more: Any) -> Row:
+    return Row(lambda: counted(method(net(), size=COUNT, **more)), records(True))
 
 
 TABLE = {

@@ -66,17 +66,19 @@ def classes(chances: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     Privacy: post-processing.
     """
     chances, y = np.asarray(chances, float), np.asarray(y)
-    if y.ndim != 1 or not np.array_equal(y, np.round(y)) or (len(y) and y.min() < 0):
+    if y.ndim != 1 or not np.array_equal(y, np.floor(y.astype(float))) or np.any(y < 0):
         raise ValueError(f"y has the shape {y.shape}; it must be a list of classes, whole numbers from 0.")
-    if chances.ndim == 3 or (chances.ndim == 2 and len(chances) != len(y) and chances.shape[1] == len(y)):
+    if not len(y):
+        raise ValueError("There are no outcomes to compare with.")
+    if chances.ndim == 3 or (chances.ndim == 2 and chances.shape[1] == len(y) and not _adds_up(chances)):
         chances = chances.mean(0)  # over draws
     if chances.ndim == 1:
         chances = np.stack([1 - chances, chances], 1)
     if chances.ndim != 2 or len(chances) != len(y):
         raise ValueError(f"There are {len(y)} outcomes, and chances of the shape {chances.shape} do not fit them.")
-    if not (np.all(chances >= 0) and np.allclose(chances.sum(1), 1, atol=1e-3)):
+    if not _adds_up(chances):
         raise ValueError("Chances must not be negative and add up to 1 over the classes. Give those, not logits.")
-    if len(y) and y.max() >= chances.shape[1]:
+    if y.max() >= chances.shape[1]:
         raise ValueError(f"y has the class {y.max()}, but there are chances of {chances.shape[1]} classes only.")
     return chances, y.astype(int)
 
@@ -113,10 +115,16 @@ def uncertainty(mean: Any, std: Any = None) -> Uncertainty:
     mean = np.asarray(mean, float)
     if std is not None:
         return Uncertainty(mean.std(0), np.sqrt(np.mean(np.square(np.asarray(std, float)), 0)))
+    if mean.ndim == 2:
+        mean = np.stack([1 - mean, mean], -1)  # of class 1 alone
     if mean.ndim != 3:
         raise ValueError(f"Without std, mean must be chances: draws times records times classes, not {mean.shape}.")
     within = np.mean(_entropy(mean), 0)
     return Uncertainty(np.maximum(_entropy(mean.mean(0)) - within, 0), within)
+
+
+def _adds_up(chances: np.ndarray) -> bool:
+    return bool(np.all(chances >= 0) and np.allclose(chances.sum(1), 1, atol=1e-3))
 
 
 def _entropy(chances: np.ndarray) -> np.ndarray:

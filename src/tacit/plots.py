@@ -67,7 +67,7 @@ def plot_uncertainty(x: Any, mean: Any, std: Any, seen: tuple[Any, Any] | None =
     Privacy: post-processing. ``seen``, points to show beside it, must be public or made up.
     """
     ax = _axes(ax, (6, 4))
-    x, mean = np.asarray(x), np.asarray(mean)
+    x, mean = np.ravel(x), np.asarray(mean)
     parts, centre, order = uncertainty(mean, std), mean.mean(0), np.argsort(x)
     whole = np.hypot(parts.epistemic, parts.aleatoric)
     for spread, alpha, label in ((whole, 0.2, "noise and model"), (parts.epistemic, 0.45, "model: epistemic")):

@@ -17,7 +17,9 @@ from scipy import special, stats
 import tacit
 from tacit import Budget, PrivateData, families
 from tacit.methods import families as inside
-from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, nothing
+from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
+from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing
+from tacit.methods.running import blend, start
 from tacit.types import Method, PyTree, Release
 
 KEY = jax.random.key(0)
@@ -174,6 +176,7 @@ def test_a_hidden_markov_models_evidence_is_the_sum_over_all_paths() -> None:
         record = {"x": jnp.array(x)}
         assert float(family.evidence(expected, record)) == pytest.approx(float(special.logsumexp(logs)), rel=1e-5)
         counts = jax.grad(family.evidence)(expected, record)
+        assert float(counts["first"].sum()) == pytest.approx(min(1, len(there)), rel=1e-5)
         assert float(counts["emit"].sum()) == pytest.approx(len(there), rel=1e-5)
         assert float(counts["move"].sum()) == pytest.approx(max(0, len(there) - 1), rel=1e-5)
 
@@ -266,6 +269,8 @@ def test_hidden_states_are_found() -> None:
     chosen = states.argmax(-1)[sure]
     assert max(np.mean(chosen == x[sure]), np.mean(chosen != x[sure])) > 0.95
     assert np.all(states[~there] == 0)
+    shorter = method.predict(draw, {"x": x[:3, :4]}, KEY)  # type: ignore[misc]
+    assert shorter["state"].shape == (3, 4, 2)
 
 
 @every
@@ -277,9 +282,12 @@ def test_adversaries_never_exceed_the_stated_bounds(name: str) -> None:
     worst = 0.0
     for scale in (0.1, 1.0, 100.0):
         state = method.init(jax.random.key(int(scale)))
+        # Any statistics of records, and any state they lead to.
+        made_up = jax.tree.map(lambda leaf, s=scale: s * leaf, state.statistics)
+        state = state._replace(expected=jax.grad(family.log_normaliser)(made_up))
         records = {
             column: jnp.asarray(
-                generator.integers(0, 2, (200, *leaf.shape[1:])).astype(leaf.dtype)
+                generator.integers(0 if name == "bernoulli" else -1, 2, (200, *leaf.shape[1:])).astype(leaf.dtype)
                 if leaf.dtype == np.int32
                 else (scale * generator.standard_cauchy((200, *leaf.shape[1:]))).astype(np.float32)
             )
@@ -354,6 +362,25 @@ def test_a_private_fit_finds_the_truth(name: str) -> None:
         progress=False,
     )
     assert PRIVATE[name]({site: np.asarray(draws).mean(0) for site, draws in posterior.draws.items()})
+
+
+def test_half_of_the_releases_are_averaged() -> None:
+    """Of fifty releases with noise of one size, the average keeps one over the root of 25 of it."""
+    running = start(jnp.zeros(()))
+    release = Release(jnp.float32(1), jnp.float32(1), jnp.float32(1), jnp.float32(1))
+    for _ in range(STEPS_SUGGESTED):
+        running = blend(running, release, halfway)
+    assert float(running.noise_std) == pytest.approx(STEPS_SUGGESTED**-0.5 * 2**0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [bool, np.float32])
+def test_other_types_of_numbers_are_taken(kind: Any) -> None:
+    x = sequences()[:, :4] == 1 if kind is bool else sequences().astype(kind)
+    family = families.bernoulli() if kind is bool else families.hidden_markov(2, 3)
+    method = conjugate(family)(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), {"x": x}))
+    assert all(bool(need.holds({"x": jnp.asarray(x[0])})) for need in method.needs)
+    contribution = method.contribute(method.init(KEY), {"x": jnp.asarray(x[0])}, KEY)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(contribution))
 
 
 def test_statistics_that_never_change_are_asked_for_once() -> None:

@@ -25,6 +25,9 @@ COUNT = 100
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
+RECORD = {"x": jnp.zeros(3), "y": jnp.float32(0)}
+
+
 def constant(noise: float = 1.0, **more: Any) -> Network:
     """A network that ignores x: y ~ Normal(w, noise), whose posterior is known."""
     return tacit.network(
@@ -68,7 +71,9 @@ def test_the_stationary_variance_of_langevin_dynamics(noise_std: float, friction
     precision = COUNT + 1.0
     eta = 0.05 / precision
     assert (eta * noise_std) ** 2 <= 2 * friction * eta * temperature  # the wall's noise is within what is wanted
-    method = tacit.sgld(constant(), size=COUNT, step_size=eta, temperature=temperature, friction=friction, keep=1)
+    method = tacit.sgld(constant(), size=COUNT, step_size=eta, temperature=temperature, friction=friction, keep=1)(
+        RECORD
+    )
     places = np.asarray(chain(method, {"x": jnp.zeros((COUNT, 1)), "y": jnp.asarray(y)}, 200000, noise_std))[2000:]
     wanted = temperature / precision / (1 - 0.025 if friction == 1 else 1)
     assert places.var() == pytest.approx(wanted, rel=0.1)
@@ -77,7 +82,7 @@ def test_the_stationary_variance_of_langevin_dynamics(noise_std: float, friction
 
 def test_only_the_missing_noise_is_added() -> None:
     """Where the wall's noise is more than enough, none is: the next place follows from the release alone."""
-    method = tacit.sgld(constant(), size=COUNT, step_size=0.01)
+    method = tacit.sgld(constant(), size=COUNT, step_size=0.01)(RECORD)
     state = method.init(KEY)
     full = {"w": jnp.float32(3.0)}
     loud = Release(full, {"w": jnp.float32(1000)}, jnp.float32(1), full)
@@ -89,16 +94,16 @@ def test_only_the_missing_noise_is_added() -> None:
 
 def test_sgld_remembers_the_last_places_and_averages_what_is_watched() -> None:
     inputs = {"x": np.zeros((2, 1), np.float32)}
-    method = tacit.sgld(constant(), size=COUNT, step_size=1e-3, keep=3, thin=2, burn_in=4, watch=inputs)
+    method = tacit.sgld(constant(), size=COUNT, step_size=1e-3, keep=2, thin=2, burn_in=4, watch=inputs)(RECORD)
     state = method.init(KEY)
     places = []
     for step in range(10):
         full = {"w": jnp.float32(100.0 * step)}
         state = method.update(state, Release(full, {"w": jnp.float32(0)}, jnp.float32(1), full), jax.random.key(step))
         places.append(float(state.weights["w"]))
-    np.testing.assert_allclose(sorted(state.kept["w"]), sorted(places[5::2]), rtol=1e-6)
+    np.testing.assert_allclose(sorted(state.kept["w"]), sorted(places[7::2]), rtol=1e-6)
     draws = {float(method.draw(state, jax.random.key(seed))["w"]) for seed in range(40)}
-    assert sorted(draws) == pytest.approx(sorted(places[5::2]))
+    assert sorted(draws) == pytest.approx(sorted(places[7::2]))
     assert method.points is not None
     np.testing.assert_allclose(method.points(state)["watched mean"], np.mean(places[4:]), rtol=1e-5)
 
@@ -131,7 +136,7 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     """One step along a released gradient is one along the ELBO at the same draw."""
     data = jax.tree.map(jnp.asarray, regression())
     net = line()
-    method = tacit.backprop(net, size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3)
+    method = tacit.backprop(net, size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3)(RECORD)
     state = method.init(KEY)
     after = method.update(state, released(method, state, data), KEY)
 
@@ -143,8 +148,113 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
         return (divergence - fit) / COUNT
 
     gradient = jax.grad(loss)(state.params)
-    for old, new, slope in zip(*map(jax.tree.leaves, (state.params, after.params, gradient)), strict=True):
+    for old, new, slope in zip(*map(jax.tree.leaves, (state.params, after.params, gradient.mean)), strict=False):
         np.testing.assert_allclose(old - new, slope, rtol=1e-4, atol=1e-5)
+    # Adam's first step is 0.02 along the sign of the gradient.
+    (old,), (new,), (slope,) = (part.rho.values() for part in (state.params, after.params, gradient))
+    np.testing.assert_allclose(old - new, 0.02 * np.sign(slope), rtol=1e-3)
+
+
+def test_the_width_does_not_depend_on_where_it_began() -> None:
+    data = regression()
+    widths = [
+        next(
+            iter(
+                tacit.fit_public(
+                    tacit.backprop(line(), size=COUNT, first_std=std), data, steps=1500, key=KEY
+                ).draws.values()
+            )
+        ).std(0)
+        for std in (0.01, 0.3)
+    ]
+    wanted = 1 / np.sqrt(np.diag(data["x"].T @ data["x"] / 0.25 + np.eye(3)))
+    for width in widths:  # 1000 draws: 2.2% of the width is one standard error; Adam's own wandering comes on top
+        np.testing.assert_allclose(width, wanted, rtol=0.2)
+
+
+def test_sgd_ends_at_the_mode_of_the_posterior() -> None:
+    data = regression()
+    mode = np.linalg.solve(data["x"].T @ data["x"] / 0.25 + np.eye(3), data["x"].T @ data["y"] / 0.25)
+    optimizer = optax.sgd(0.05, momentum=0.9)
+    posterior = tacit.fit_public(tacit.sgd(line(), size=COUNT, optimizer=optimizer), data, steps=500, key=KEY)
+    np.testing.assert_allclose(posterior.draws["weights"][0], mode, rtol=1e-3, atol=1e-4)
+    # Twice the size halves the step: nothing else depends on it.
+    slow = tacit.sgd(line(), size=2 * COUNT, optimizer=optax.sgd(1.0))(RECORD)
+    fast = tacit.sgd(line(), size=COUNT, optimizer=optax.sgd(1.0))(RECORD)
+    state, records = slow.init(KEY), jax.tree.map(jnp.asarray, data)
+    steps = [m.update(state, released(m, state, records), KEY).weights["weights"] for m in (slow, fast)]
+    np.testing.assert_allclose(2 * steps[0], steps[1], rtol=1e-5)
+
+
+def test_the_rate_is_part_of_the_noise() -> None:
+    """Noise of 1 on a sum at rate 1/10 is noise of 10 on the estimate: at eta 0.02 that is all that is wanted."""
+    method = tacit.sgld(constant(), size=COUNT, step_size=0.02)(RECORD)
+    full = {"w": jnp.float32(3.0)}
+    release = Release(full, {"w": jnp.float32(1)}, jnp.float32(0.1), full)
+    ends = [float(method.update(method.init(KEY), release, jax.random.key(seed)).weights["w"]) for seed in range(3)]
+    np.testing.assert_allclose(ends, 0.06, atol=1e-3)
+
+
+def test_weights_of_a_pair_keep_their_places() -> None:
+    """Names are sorted by JAX, so that the eleventh layer comes before the third; each must get its own number."""
+    count = 12
+    pair = (
+        lambda key: [jnp.float32(i) for i in range(count)],
+        lambda weights, x: sum(i * w for i, w in enumerate(weights)),
+    )
+    net = tacit.network(pair, "gaussian", noise=1.0)
+    weights = jax.tree.map(lambda leaf: leaf, net.start(KEY))
+    mean = net.predict(weights, {"x": np.zeros((1, 1), np.float32)}, KEY, None)["mean"]
+    assert float(mean[0]) == sum(i * i for i in range(count))
+    watching = tacit.sgld(net, size=COUNT, step_size=1e-5, watch={"x": np.zeros((1, 1), np.float32)})
+    posterior = tacit.fit_public(
+        watching, {"x": np.zeros((5, 1), np.float32), "y": np.ones(5, np.float32)}, steps=3, key=KEY
+    )
+    assert posterior.predict({"x": np.zeros((2, 1), np.float32)}, key=KEY)["mean"].shape[1] == 2
+
+
+class Keyless(eqx.Module):
+    """A module with dropout that takes no key."""
+
+    layer: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+
+    def __init__(self) -> None:
+        self.layer, self.dropout = eqx.nn.Linear(3, 1, key=KEY), eqx.nn.Dropout(0.5)
+
+    def __call__(self, x: Any) -> Any:
+        return self.dropout(self.layer(x))
+
+
+def test_dropout_that_gets_no_key_is_left_out() -> None:
+    net = tacit.network(Keyless(), "bernoulli")
+    assert not net.random
+    tacit.fit_public(tacit.sgd(net, size=5), {"x": np.zeros((5, 3), np.float32), "y": np.zeros(5)}, steps=1, key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("record", "likelihood", "match"),
+    [
+        ({"x": np.zeros(2, np.float32), "y": 0}, "categorical", "cannot be applied"),
+        ({"x": np.zeros(3, np.float32)}, "categorical", '"y": target'),
+        ((np.zeros(3, np.float32), 0), "categorical", "these are tuple"),
+        ({"x": np.zeros(3, np.float32), "y": np.zeros(2)}, "gaussian", "outputs are for 4"),
+        ({"x": np.zeros(3, np.float32), "y": np.zeros(2)}, "categorical", "outputs are for 1"),
+    ],
+)
+def test_records_that_do_not_fit_the_network_are_refused(record: Any, likelihood: str, match: str) -> None:
+    net = tacit.network(eqx.nn.MLP(3, 4, 5, 1, key=KEY), likelihood)
+    for method in (tacit.sgd, tacit.backprop, tacit.sgld):
+        with pytest.raises(ValueError, match=match):
+            method(net, size=10)(record)
+
+
+def test_a_class_beyond_the_outputs_is_refused() -> None:
+    data = PrivateData({"x": np.zeros((20, 3), np.float32), "y": np.full(20, 4)}, size=20)
+    net = tacit.network(eqx.nn.MLP(3, 4, 5, 1, key=KEY))
+    with pytest.raises(ValueError, match="from 0 to 3"):
+        tacit.fit(tacit.sgd(net, size=20), data, Budget(1.0, 1e-5), progress=False)
+    assert len(data.ledger.looks) == 0
 
 
 class Masked(eqx.Module):
@@ -178,7 +288,7 @@ def test_dropout_is_the_masked_network_written_by_hand() -> None:
     ours, wanted = score(net, weights, record, key), jax.grad(by_hand)(weights)
     for name in wanted:
         np.testing.assert_allclose(ours[name], wanted[name], rtol=1e-5, atol=1e-6)
-    method = tacit.dropout(net, size=COUNT)
+    method = tacit.dropout(net, size=COUNT)(record)
     state = method.init(KEY)
     assert method.own
     masked = method.contribute(state, record, KEY, key)
@@ -260,6 +370,12 @@ def test_a_private_network_learns() -> None:
         (lambda: tacit.dropout(line(), size=10), "no dropout"),
         (lambda: tacit.sgld(line(), size=10, friction=2.0), "friction is 2"),
         (lambda: tacit.backprop(line(), size=10, first_std=0.0), "first_std is 0"),
+        (lambda: tacit.network(Masked(), noise=0.5), "likelihood has none"),
+        (lambda: tacit.network((lambda key: {"mask": jnp.zeros(1)}, lambda w, x: x)), "called 'mask'"),
+        (
+            lambda: tacit.backprop(tacit.network(Masked(), prior="none"), size=10),
+            "has no end",
+        ),
     ],
 )
 def test_bad_options_are_refused(make: Callable[[], Any], match: str) -> None:

@@ -6,7 +6,7 @@
         u_i  = grad_w log p(y_i | x_i, w)                contribution: through the wall, as in SGD
         G    = (sum over the subset of clip(u_i) + noise) / rate
         g_mu = G + grad_mu E_q log p(w),   g_s = G eps + grad_s E_q log p(w) + 1/s
-        mu, rho = optimiser(-g / size)
+        mu = optimiser(-g_mu / size),  rho = Adam(-g_rho)
 
 Where it leaves the paper (METHODS 13): the divergence from the prior is counted once, not once a record, and stays
 outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates and noise, and
@@ -15,6 +15,7 @@ grad_rho follows from it, since eps is public. A step costs as much as one of SG
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +24,7 @@ import optax
 
 from tacit.methods.networks import Network, Weights, check_size, score
 from tacit.methods.running import inner, tail_average, total
-from tacit.types import Array, Key, Method, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 
 class Gaussian(NamedTuple):
@@ -44,7 +45,7 @@ class BackpropState(NamedTuple):
 
 def backprop(
     net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None, first_std: float = 0.02
-) -> Method:
+) -> MethodFor:
     """Fit independent normal distributions to a network's weights by private variational inference.
 
     Privacy: public.
@@ -56,25 +57,32 @@ def backprop(
     size
         Number of records, public; about right is enough.
     optimizer
-        An optax optimiser, given the gradient of the loss over ``size``; by default gradient descent with momentum.
+        An optax optimiser of the means, given the gradient of the loss over ``size``; by default gradient descent with
+        momentum. Standard deviations are always moved by Adam.
     first_std
         Standard deviation of every weight at the start.
 
     Returns
     -------
-    Method
+    MethodFor
         To be handed to ``tacit.fit``. It draws the weights.
     """
     check_size(size)
-    if not first_std > 0:
+    if net.flat:
+        raise ValueError('Under prior="none" the width of a weight that does nothing has no end. Choose another prior.')
+    if not (math.isfinite(first_std) and first_std > 0):
         raise ValueError(f"first_std is {first_std:g}, but a standard deviation is positive. Write first_std=0.02.")
-    optimizer = optimizer or optax.sgd(0.2, momentum=0.9)
+    # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same.
+    both = optax.multi_transform(
+        {"mean": optimizer or optax.sgd(0.2, momentum=0.9), "rho": optax.adam(0.02)},
+        Gaussian("mean", "rho"),  # type: ignore[arg-type]
+    )
 
     def init(key: Key) -> BackpropState:
         mean = net.start(key)
-        rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.log(jnp.expm1(first_std))), mean)
+        rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, first_std + math.log(-math.expm1(-first_std))), mean)
         params = Gaussian(mean, rho)
-        return BackpropState(params, params, optimizer.init(params), jnp.int32(0))
+        return BackpropState(params, params, both.init(params), jnp.int32(0))
 
     def contribute(state: BackpropState, record: Record, key: Key) -> PyTree:
         return score(net, drawn(state.params, key), record)
@@ -86,7 +94,7 @@ def backprop(
             fit, entropy = inner(release.full, w), total(jax.tree.map(jnp.log, std))
             return -(fit + net.expected_log_prior(params.mean, std, w) + entropy) / size
 
-        change, memory = optimizer.update(jax.grad(loss)(state.params), state.optimizer, state.params)
+        change, memory = both.update(jax.grad(loss)(state.params), state.optimizer, state.params)
         params = optax.apply_updates(state.params, change)
         return BackpropState(params, tail_average(state.average, params, state.step), memory, state.step + 1)
 
@@ -96,7 +104,10 @@ def backprop(
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
         return net.predict(draw, inputs, key, None)
 
-    return Method(init, contribute, update, draw, predict, clip=1.0, needs=net.needs)
+    def build(placeholder: Record) -> Method:
+        return Method(init, contribute, update, draw, predict, clip=1.0, needs=net.needs(placeholder))
+
+    return build
 
 
 def drawn(params: Gaussian, key: Key) -> Weights:

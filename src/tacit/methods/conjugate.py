@@ -25,11 +25,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, slowing, start
+from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 STEPS = 50
 """Suggested where records have latent variables: half of them to find the place, half to average the noise away."""
+
+
+def halfway(step: Array) -> Array:
+    """Give the default pace: 1 for the first half of the suggested steps, an even average over those after it."""
+    return 1 / (1 + jnp.maximum(step - STEPS // 2, 0))
 
 
 class Family(NamedTuple):
@@ -45,8 +50,7 @@ class Family(NamedTuple):
     begin
         ``begin(key)``: statistics of made-up records, to start from.
     repair
-        ``repair(statistics, noise_std)``: statistics that records could have, from noisy ones. What records do
-        have must come out the same, or better by ``elbo``.
+        ``repair(statistics, noise_std)``: statistics that records could have, from noisy ones.
     draw
         ``draw(statistics, key)``: one draw of the parameters, a dictionary.
     bounds
@@ -90,8 +94,8 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
     family
         One of ``tacit.families``, or your own ``tacit.families.Family``.
     pace
-        Weight of each step's release in the average; by default ``1 / (1 + step / 25)``, or evenly without latent
-        variables.
+        Weight of each step's release in the average; by default 1 for 25 steps, and after them an even average. Without
+        latent variables all are averaged evenly.
 
     Returns
     -------
@@ -101,7 +105,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
 
     def build(placeholder: Record) -> Method:
         model = family if isinstance(family, Family) else family(placeholder)
-        rho = pace or (slowing(STEPS / 2, 1.0) if model.latent else evenly)
+        rho = pace or (halfway if model.latent else evenly)
 
         def believe(running: Running) -> ConjugateState:
             statistics = model.repair(running.statistics, running.noise_std)

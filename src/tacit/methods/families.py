@@ -31,23 +31,30 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
     _positive(prior=min(prior))
 
     def build(placeholder: Record) -> Family:
-        shape = (*_x(placeholder).shape, 2)  # how often 0, how often 1
-        concentration = jnp.array(prior[::-1], jnp.float32)
+        shape = _x(placeholder).shape
+
+        def ones_and_zeros(statistics: PyTree) -> Array:
+            half = statistics["count"] / 2
+            return jnp.stack([half + statistics["tilt"], half - statistics["tilt"]], -1) + jnp.array(prior)
 
         def evidence(expected: PyTree, record: Record) -> Array:
-            x = record["x"].astype(jnp.float32)
-            return jnp.sum(expected["count"] * jnp.stack([1 - x, x], -1))
+            # Half of all is known from the count: what is left has half the norm.
+            return jnp.sum(expected["tilt"] * (record["x"].astype(jnp.float32) - 0.5)) + expected["count"]
+
+        def repair(statistics: PyTree, noise: PyTree) -> PyTree:
+            count = jnp.maximum(statistics["count"], 0)
+            return {"tilt": jnp.clip(statistics["tilt"], -count / 2, count / 2), "count": count}
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
             return {"x": jax.random.bernoulli(key, draw["chance"], inputs["x"].shape).astype(jnp.int32)}
 
         return Family(
-            lambda statistics: _dirichlet(concentration + statistics["count"]),
+            lambda statistics: _dirichlet(ones_and_zeros(statistics)),
             evidence,
-            lambda key: {"count": jnp.zeros(shape)},
-            _all_counts,
-            lambda statistics, key: {"chance": jax.random.dirichlet(key, concentration + statistics["count"])[..., 1]},
-            {"count": math.sqrt(math.prod(shape) / 2)},
+            lambda key: {"tilt": jnp.zeros(shape), "count": jnp.float32(0)},
+            repair,
+            lambda statistics, key: {"chance": jax.random.dirichlet(key, ones_and_zeros(statistics))[..., 0]},
+            {"tilt": math.sqrt(max(1, math.prod(shape))) / 2, "count": 1.0},
             predict,
             (Need("x must be 0 or 1. Write x = (answer == yes).astype(int).", lambda r: _within(r["x"], 0, 1)),),
             latent=False,
@@ -70,7 +77,7 @@ def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
         length = max(1, _x(placeholder).size)
 
         def evidence(expected: PyTree, record: Record) -> Array:
-            return jnp.sum(jax.nn.one_hot(record["x"], categories) @ expected["count"])
+            return jnp.sum(jax.nn.one_hot(record["x"].astype(jnp.int32), categories) @ expected["count"])
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
             return {"x": jax.random.categorical(key, jnp.log(draw["chance"]), shape=inputs["x"].shape)}
@@ -133,7 +140,7 @@ def linear(*, bound: float, most: float, prior_std: float = 10.0, noise_std: flo
             xx = _raised(_unpack(statistics["xx"], size), noise["xx"])
             count = jnp.maximum(statistics["count"], 0)
             given = {**statistics, "xx": _pack(xx), "count": count}
-            return {**given, "yy": jnp.maximum(statistics["yy"], _explained(solved(given))[0] + noise["yy"])}
+            return {**given, "yy": jnp.maximum(statistics["yy"], _least(solved(given), noise["yy"])[0])}
 
         def draw(statistics: PyTree, key: Key) -> dict[str, Array]:
             w, deviation = _normal_gamma_draw(solved(statistics), key)
@@ -206,13 +213,13 @@ def factors(number: int, *, bound: float, spread: float | None = None) -> Family
             zz = _raised(_unpack(statistics["zz"], size), noise["zz"])
             zz, xz = _standard(zz, statistics["xz"])
             given = {**statistics, "zz": _pack(zz), "xz": xz}
-            return {**given, "xx": jnp.maximum(statistics["xx"], _explained(solved(given)) + noise["xx"])}
+            return {**given, "xx": jnp.maximum(statistics["xx"], _least(solved(given), noise["xx"]))}
 
         def begin(key: Key) -> PyTree:
             """Start from ten records of standard factors and random loadings."""
             loadings = noise_std * jax.random.normal(key, (columns, size)).at[:, number].set(0.0)
             given = {"zz": _pack(10 * jnp.eye(size)), "xz": 10 * loadings, "xx": jnp.zeros(columns)}
-            return {**given, "xx": _explained(solved(given)) + 10 * noise_std**2}
+            return {**given, "xx": _least(solved(given), jnp.float32(10 * noise_std**2))}
 
         def draw(statistics: PyTree, key: Key) -> dict[str, Array]:
             weights, deviation = _normal_gamma_draw(solved(statistics), key)
@@ -361,9 +368,8 @@ def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> F
             first, move, emit = (jnp.log(draw[name] + 1e-30) for name in ("first", "move", "emit"))
 
             def one(x: Array) -> tuple[Array, Array]:
-                return jax.value_and_grad(lambda tilt: _forward(first, move, emit, x, tilt))(
-                    jnp.zeros((length, states))
-                )
+                zero = jnp.zeros((len(x), states))
+                return jax.value_and_grad(lambda tilt: _forward(first, move, emit, x, tilt))(zero)
 
             likelihood, chances = jax.vmap(one)(jnp.asarray(inputs["x"]))
             return {"log_likelihood": likelihood, "state": chances}
@@ -384,6 +390,7 @@ def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> F
 
 def _forward(first: Array, move: Array, emit: Array, x: Array, tilt: Array | None = None) -> Array:
     """Give the log of the sum over all paths; what is -1 takes no step. ``tilt`` is added to each place's logs."""
+    x = x.astype(jnp.int32)
     there = x >= 0
     logs = jnp.where(there[:, None], emit.T[jnp.maximum(x, 0)] + (0 if tilt is None else tilt), 0)
 
@@ -410,7 +417,7 @@ def _standard(zz: Array, xz: Array) -> tuple[Array, Array]:
     """Shift and stretch factors to mean 0 and variance 1, which is where the prior has them.
 
     Without it offsets and loadings change by a few per cent in a step, since factors make up for them (Liu, Rubin, Wu
-    1998, parameter expansion). Where the algorithm ends, it changes nothing.
+    1998, parameter expansion). Where columns are many for the records the bound would be higher at another scale.
     """
     number = len(zz) - 1
     count = zz[number, number]
@@ -436,9 +443,9 @@ def _regression(precision: Array, cross: Array, square: Array, count: Array, rat
     return _Solved(precision, mean, 1 + count / 2, rate + (square - jnp.sum(mean * cross, 1)) / 2)
 
 
-def _explained(solved: _Solved) -> Array:
-    """Give what the weights explain of each output's square."""
-    return jnp.sum(solved.mean * (solved.mean @ solved.precision), 1)
+def _least(solved: _Solved, more: Array) -> Array:
+    """Give what the weights explain of each output's square, and a little more, in float32 too."""
+    return jnp.sum(solved.mean * (solved.mean @ solved.precision), 1) * (1 + 1e-5) + more
 
 
 def _normal_gamma(solved: _Solved, count: Array) -> Array:
@@ -500,6 +507,7 @@ def _shortened(x: Array, bound: float) -> Array:
 
 
 def _within(x: Array, least: int, most: int) -> Array:
+    x = x.astype(jnp.float32)
     return jnp.all((x == jnp.round(x)) & (x >= least) & (x <= most))
 
 

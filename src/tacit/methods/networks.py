@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,8 +19,10 @@ from tacit.types import Array, Key, Need, PyTree, Record
 Weights = dict[str, Array]
 NARROW, WIDE = 0.1, 1.0
 """Standard deviations of the two halves of the "mixture" prior, times ``prior_std`` (Blundell et al. 2015)."""
-NOISE = "log_noise"
-"""The weight that holds the log of a learnt noise."""
+NOISE, MASK = "log_noise", "mask"
+"""The weight that holds the log of a learnt noise; the draw that holds the seed of dropout."""
+NOISE_STD = 3.0
+"""Its prior's standard deviation, around 0."""
 
 
 class Network(NamedTuple):
@@ -40,9 +43,11 @@ class Network(NamedTuple):
         ``predict(weights, inputs, key, masks)``: means and draws of ``y`` for records with a leading axis; ``masks`` is
         the key for dropout, or nothing to leave it out.
     random
-        Whether the network has dropout.
+        Whether the network has dropout; only ``tacit.dropout`` uses it.
+    flat
+        Whether the prior is.
     needs
-        What must be true of every record.
+        ``needs(placeholder)``: what must be true of every record; refuses records that do not fit the network.
     """
 
     start: Callable[[Key], Weights]
@@ -51,7 +56,8 @@ class Network(NamedTuple):
     expected_log_prior: Callable[[Weights, Weights, Weights], Array]
     predict: Callable[[Weights, PyTree, Key, Key | None], dict[str, Array]]
     random: bool
-    needs: tuple[Need, ...]
+    flat: bool
+    needs: Callable[[Record], tuple[Need, ...]]
 
 
 def network(
@@ -72,7 +78,8 @@ def network(
     ----------
     module
         An Equinox module, called with one record's ``x``; its own weights are the first ones. Or a pair of functions:
-        ``init(key)`` and ``apply(weights, x)``.
+        ``init(key)`` and ``apply(weights, x)``. The wall refuses a layer that is as wide as there are records: take
+        another width.
     likelihood
         Of ``y`` given the outputs. "categorical": outputs are logits, y a class from 0. "gaussian": the output is the
         mean. "bernoulli": a logit, y 0 or 1. "poisson": the log of the mean, y a count.
@@ -80,13 +87,14 @@ def network(
         Standard deviation of a "gaussian" likelihood: a number, "learned", or "output": the network gives the mean and
         the log of the standard deviation, in this order, so that the noise depends on the input.
     prior
-        Of each weight: "normal", "laplace" or "none" (flat); "mixture" of two normal ones, narrow and wide.
+        Of each weight: "normal", "laplace" or "none" (flat); "mixture" of two normal ones, narrow and wide. The log of
+        a learnt noise has a wide normal prior of its own.
     prior_std
-        Standard deviation of the prior.
+        Standard deviation of the prior; of a "mixture", that of its wide half.
     """
     _check(likelihood, noise, prior, prior_std)
     first, apply, random = _functions(module)
-    learnt = likelihood == "gaussian" and noise == "learned"
+    learnt, wide = (likelihood == "gaussian" and noise == kind for kind in ("learned", "output"))
 
     def start(key: Key) -> Weights:
         weights = first(key)
@@ -94,7 +102,7 @@ def network(
 
     def spread(weights: Weights, output: Array) -> tuple[Array, Array]:
         """Give mean and standard deviation of a Gaussian likelihood; the last axis holds outputs."""
-        if noise == "output":
+        if wide:
             mean, log_std = jnp.split(output, 2, -1)
             return mean, jnp.exp(log_std)
         std = jnp.exp(weights[NOISE]) if learnt else jnp.float32(noise)
@@ -102,7 +110,7 @@ def network(
 
     def log_density(weights: Weights, output: Array, y: Array) -> Array:
         if likelihood == "categorical":
-            return jax.nn.log_softmax(output)[y]
+            return jax.nn.log_softmax(output)[jnp.reshape(y, ()).astype(jnp.int32)]
         if likelihood == "gaussian":
             mean, std = spread(weights, output)
             return jnp.sum(norm.logpdf(jnp.reshape(y, mean.shape), mean, std))
@@ -115,10 +123,13 @@ def network(
         return log_density(weights, jnp.atleast_1d(apply(weights, record["x"], key)), record["y"])
 
     def log_prior(weights: Weights) -> Array:
-        return total(jax.tree.map(lambda w: _log_prior(prior, prior_std, w), weights))
+        return total({name: _log_prior(*belief(name), w) for name, w in weights.items()})
 
     def expected_log_prior(mean: Weights, std: Weights, draw: Weights) -> Array:
-        return total(jax.tree.map(lambda *given: _expected_log_prior(prior, prior_std, *given), mean, std, draw))
+        return total({name: _expected_log_prior(*belief(name), mean[name], std[name], draw[name]) for name in mean})
+
+    def belief(name: str) -> tuple[str, float]:
+        return ("normal", NOISE_STD) if name == NOISE else (prior, prior_std)
 
     def predict(weights: Weights, inputs: PyTree, key: Key, masks: Key | None) -> dict[str, Array]:
         x = jnp.asarray(inputs["x"])
@@ -133,7 +144,13 @@ def network(
             return _plain({"mean": mean, "y": jax.random.bernoulli(key, mean).astype(jnp.int32)})
         return _plain({"mean": jnp.exp(output), "y": jax.random.poisson(key, jnp.exp(output))})
 
-    return Network(start, log_likelihood, log_prior, expected_log_prior, predict, random, _needs(likelihood))
+    def needs(placeholder: Record) -> tuple[Need, ...]:
+        weights = jax.eval_shape(start, jax.random.key(0))
+        outputs = _outputs(placeholder, lambda x: jax.eval_shape(lambda w, x: apply(w, x, None), weights, x).shape)
+        _check_targets(placeholder, likelihood, outputs // 2 if wide else outputs, outputs % 2 == 1 and wide)
+        return _needs(likelihood, outputs)
+
+    return Network(start, log_likelihood, log_prior, expected_log_prior, predict, random, prior == "none", needs)
 
 
 def score(net: Network, weights: Weights, record: Record, masks: Key | None = None) -> Weights:
@@ -154,39 +171,72 @@ def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Arr
     """Give first weights by name, the network as a function of such weights, and whether it has dropout."""
     if isinstance(module, eqx.Module):
         arrays, rest = eqx.partition(module, eqx.is_inexact_array)
-        named, tree = _named(arrays)
-        if not named:
-            raise ValueError("The module has no weights: nothing could be learnt.")
+        first, names, tree = _named(arrays)
         layers = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.Dropout))
-        random = any(isinstance(layer, eqx.nn.Dropout) for layer in layers)
+        keyed = "key" in inspect.signature(type(module).__call__).parameters
+        random = keyed and any(isinstance(layer, eqx.nn.Dropout) for layer in layers)
 
         def apply(weights: Weights, x: Array, key: Key | None) -> Array:
-            whole = eqx.combine(jax.tree.unflatten(tree, [weights[name] for name in named]), rest)
-            if not random:
-                return whole(x)
-            return whole(x, key=key) if key is not None else eqx.nn.inference_mode(whole)(x, key=None)
+            whole = eqx.combine(jax.tree.unflatten(tree, [weights[name] for name in names]), rest)
+            if key is None or not random:
+                whole = eqx.nn.inference_mode(whole)
+            return whole(x, key=key) if keyed else whole(x)
 
-        return lambda key: named, apply, random
+        return lambda key: first, apply, random
     if not (isinstance(module, tuple) and len(module) == 2 and all(map(callable, module))):
         raise TypeError(
             f"The network is {type(module).__name__}, but must be an Equinox module or a pair of functions, "
             "(init(key), apply(weights, x))."
         )
     init, function = module
-    tree = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)))
+    _, pair_names, pair_tree = _named(jax.eval_shape(init, jax.random.key(0)))
 
     def apply_pair(weights: Weights, x: Array, key: Key | None) -> Array:
-        plain = {name: leaf for name, leaf in weights.items() if name != NOISE}
-        return function(jax.tree.unflatten(tree, list(plain.values())), x)
+        return function(jax.tree.unflatten(pair_tree, [weights[name] for name in pair_names]), x)
 
     return lambda key: _named(init(key))[0], apply_pair, False
 
 
-def _named(tree: PyTree) -> tuple[Weights, Any]:
+def _named(tree: PyTree) -> tuple[dict[str, Any], list[str], Any]:
+    """Give the leaves by name, the names in the order of the tree, and the tree's structure."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): jnp.asarray(leaf) for path, leaf in leaves
-    }, structure
+    if not leaves:
+        raise ValueError("The network has no weights: nothing could be learnt.")
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") or "weights" for path, _ in leaves]
+    taken = {NOISE, MASK} & set(names)
+    if taken:
+        raise ValueError(f"The network has a weight called {taken.pop()!r}, which tacit uses itself. Rename it.")
+    return {name: leaf for name, (_, leaf) in zip(names, leaves, strict=True)}, names, structure
+
+
+def _outputs(placeholder: Any, shape_for: Callable[[Array], tuple[int, ...]]) -> int:
+    """Give the number of outputs for a record, or say why there are none."""
+    if not isinstance(placeholder, dict) or not {"x", "y"} <= set(placeholder):
+        given = sorted(placeholder) if isinstance(placeholder, dict) else type(placeholder).__name__
+        raise ValueError(f'A record of a network is {{"x": input, "y": target}}; these are {given}.')
+    x = jnp.asarray(placeholder["x"])
+    try:
+        shape = shape_for(x)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(
+            f"The network cannot be applied to one record's x, which has the shape {x.shape} and the type {x.dtype}. "
+            f"Bring x into the shape that the first layer takes. It said: {problem}"
+        ) from problem
+    if len(shape) > 1:
+        raise ValueError(f"The network gives outputs of the shape {shape} for a record; it must be a vector of them.")
+    return math.prod(shape)
+
+
+def _check_targets(placeholder: Any, likelihood: str, targets: int, odd: bool) -> None:
+    if odd:
+        raise ValueError('With noise="output" the network must give a mean and a log deviation for each target.')
+    size = math.prod(jnp.shape(placeholder["y"]))
+    wanted = 1 if likelihood == "categorical" else targets
+    if size != wanted:
+        raise ValueError(
+            f"A record's y has the shape {jnp.shape(placeholder['y'])}, but the network's outputs are for {wanted} "
+            f"number(s) under a {likelihood} likelihood. Let both agree."
+        )
 
 
 def _log_prior(prior: str, scale: float, w: Array) -> Array:
@@ -214,15 +264,18 @@ def _plain(predicted: dict[str, Array]) -> dict[str, Array]:
     return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in predicted.items()}
 
 
-def _needs(likelihood: str) -> tuple[Need, ...]:
-    def whole(record: Record) -> Array:
-        return jnp.all((record["y"] == jnp.round(record["y"])) & (record["y"] >= 0))
+def _needs(likelihood: str, outputs: int) -> tuple[Need, ...]:
+    def whole(record: Record, most: float = math.inf) -> Array:
+        y = record["y"].astype(jnp.float32)
+        return jnp.all((y == jnp.round(y)) & (y >= 0) & (y <= most))
 
     if likelihood == "categorical":
-        return (Need("y must be a class, a whole number from 0. Number the classes by a public list.", whole),)
+        text = f"y must be a class, a whole number from 0 to {outputs - 1}. Number the classes by a public list."
+        return (Need(text, lambda record: whole(record, float(outputs - 1))),)
     if likelihood == "bernoulli":
-        text = "y must be 0 or 1. Write y = (label == positive).astype(int)."
-        return (Need(text, lambda record: jnp.all((record["y"] == 0) | (record["y"] == 1))),)
+        return (
+            Need("y must be 0 or 1. Write y = (label == positive).astype(int).", lambda record: whole(record, 1.0)),
+        )
     return (Need("y must be a whole number from 0 on.", whole),) if likelihood == "poisson" else ()
 
 
@@ -239,3 +292,5 @@ def _check(likelihood: str, noise: Any, prior: str, prior_std: float) -> None:
             raise ValueError(f"{name} is {number:g}, but must be a positive number, chosen without a look at the data.")
     if isinstance(noise, str) and noise not in ("learned", "output"):
         raise ValueError(f'noise is {noise!r}. Write a number, "learned" or "output".')
+    if likelihood != "gaussian" and noise != "learned":
+        raise ValueError(f"noise is given, but a {likelihood} likelihood has none. Leave it out.")

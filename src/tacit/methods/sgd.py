@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tacit.methods.networks import Network, Weights, check_size, score
+from tacit.methods.networks import MASK, Network, Weights, check_size, score
 from tacit.methods.running import tail_average
-from tacit.types import Array, Key, Method, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 
 class SGDState(NamedTuple):
@@ -32,7 +32,7 @@ class SGDState(NamedTuple):
     step: Array
 
 
-def sgd(net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None) -> Method:
+def sgd(net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None) -> MethodFor:
     """Fit a network's weights as one point, by private gradient descent: the baseline without a posterior.
 
     Privacy: public.
@@ -48,13 +48,13 @@ def sgd(net: Network, *, size: int, optimizer: optax.GradientTransformation | No
 
     Returns
     -------
-    Method
+    MethodFor
         To be handed to ``tacit.fit``. All draws are the same weights.
     """
     return _descent(net, size, optimizer, masked=False)
 
 
-def dropout(net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None) -> Method:
+def dropout(net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None) -> MethodFor:
     """Fit a network with dropout by private gradient descent, and keep the masks on for predictions.
 
     Privacy: public.
@@ -68,7 +68,7 @@ def dropout(net: Network, *, size: int, optimizer: optax.GradientTransformation 
 
     Returns
     -------
-    Method
+    MethodFor
         To be handed to ``tacit.fit``. A draw is a ``mask``, the seed of one network with units left out; the weights
         are in the posterior's ``points``.
     """
@@ -80,7 +80,7 @@ def dropout(net: Network, *, size: int, optimizer: optax.GradientTransformation 
     return _descent(net, size, optimizer, masked=True)
 
 
-def _descent(net: Network, size: int, optimizer: optax.GradientTransformation | None, masked: bool) -> Method:
+def _descent(net: Network, size: int, optimizer: optax.GradientTransformation | None, masked: bool) -> MethodFor:
     check_size(size)
     optimizer = optimizer or optax.sgd(0.2, momentum=0.9)
 
@@ -99,17 +99,20 @@ def _descent(net: Network, size: int, optimizer: optax.GradientTransformation | 
         return SGDState(weights, tail_average(state.average, weights, state.step), memory, state.step + 1)
 
     def draw(state: SGDState, key: Key) -> dict[str, Array]:
-        return {"mask": jax.random.bits(key)} if masked else state.average
+        return {MASK: jax.random.bits(key)} if masked else state.average
 
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
         if not masked:
             return net.predict(draw, inputs, key, None)
-        weights = {name: leaf for name, leaf in draw.items() if name != "mask"}
-        return net.predict(weights, inputs, key, jax.random.key(draw["mask"]))
+        weights = {name: leaf for name, leaf in draw.items() if name != MASK}
+        return net.predict(weights, inputs, key, jax.random.key(draw[MASK]))
 
     def points(state: SGDState) -> dict[str, PyTree]:
         return state.average
 
-    return Method(
-        init, contribute, update, draw, predict, points if masked else None, clip=1.0, own=masked, needs=net.needs
-    )
+    def build(placeholder: Record) -> Method:
+        shown = points if masked else None
+        needs = net.needs(placeholder)
+        return Method(init, contribute, update, draw, predict, shown, clip=1.0, own=masked, needs=needs)
+
+    return build

@@ -7,9 +7,10 @@
         w   = w + v                                         f = 1: Langevin; below 1: with momentum (SGHMC)
 
 The wall's noise is part of the Langevin noise, and xi only what is missing (nothing, once the wall's is larger).
-At temperature tau = 1 the stationary law is the posterior; the paper's own convention, noise of variance eta, is
-tau = 1/2, whose law is the posterior squared (METHODS 12). Where the wall's noise alone exceeds 2 f eta tau the chain
-is hotter than asked for; a smaller ``step_size`` mends that. Clipping changes the posterior that is sampled.
+At temperature tau = 1 the stationary law is the posterior, up to the step's length and the noise of subsets. The
+paper's own convention, noise of variance eta, is tau = 1/2, whose law is the posterior squared (METHODS 12). Where the
+wall's noise alone exceeds 2 f eta tau the chain is hotter than asked for; a smaller ``step_size`` mends that. Clipping
+changes the posterior that is sampled.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from tacit.methods.networks import Network, Weights, check_size, score
-from tacit.types import Array, Key, Method, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 
 class SGLDState(NamedTuple):
@@ -41,11 +42,11 @@ def sgld(
     step_size: float | None = None,
     temperature: float = 1.0,
     friction: float = 1.0,
-    keep: int = 100,
-    thin: int = 10,
+    keep: int = 50,
+    thin: int = 5,
     burn_in: int = 0,
     watch: PyTree = None,
-) -> Method:
+) -> MethodFor:
     """Sample a network's weights by private Langevin dynamics.
 
     Privacy: public.
@@ -57,26 +58,28 @@ def sgld(
     size
         Number of records, public; about right is enough.
     step_size
-        eta above, for the sum over all records; by default one over ``size``.
+        eta above, for the sum over all records; by default 0.1 over ``size``. Times ``size`` and the curvature of a
+        record's loss it must stay well below 1, or the chain is too wide, or diverges.
     temperature
         1 for the posterior; the DP-SGLD paper has 1/2.
     friction
         1 for Langevin dynamics; smaller ones keep a velocity (SGHMC).
     keep, thin
-        The last ``keep`` of every ``thin``-th place are remembered, to draw from; 1 remembers only the last.
+        The last ``keep`` of every ``thin``-th place are remembered, to draw from; 1 remembers only the last. By default
+        they are of the last 250 steps.
     burn_in
-        Steps before predictions for ``watch`` are averaged.
+        Steps before places are remembered and predictions for ``watch`` averaged.
     watch
         PUBLIC inputs, records with a leading axis: their mean predictions over all of the chain after the burn-in are
         in the posterior's points, at no memory for draws.
 
     Returns
     -------
-    Method
+    MethodFor
         To be handed to ``tacit.fit``. Its draws are places of one chain.
     """
     check_size(size)
-    eta = 1 / size if step_size is None else step_size
+    eta = 0.1 / size if step_size is None else step_size
     for name, value in (("temperature", temperature), ("step_size", eta)):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} is {value:g}, but must be a positive number.")
@@ -113,14 +116,14 @@ def sgld(
 
         velocity = {name: moved(name) for name in state.weights}
         weights = jax.tree.map(jnp.add, state.weights, velocity)
-        place = (state.step // thin) % keep
+        place = (jnp.maximum(state.step - burn_in, 0) // thin) % keep
         kept = jax.tree.map(lambda memory, leaf: memory.at[place].set(leaf), state.kept, weights)
         share = 1 / jnp.maximum(state.step - burn_in + 1, 1)
         watched = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.watched, seen(weights, key))
         return SGLDState(weights, velocity, kept, watched, state.step + 1)
 
     def draw(state: SGLDState, key: Key) -> dict[str, Array]:
-        filled = jnp.clip((state.step - 1) // thin + 1, 1, keep)
+        filled = jnp.clip((state.step - burn_in - 1) // thin + 1, 1, keep)
         place = jax.random.randint(key, (), 0, filled)
         return jax.tree.map(lambda memory: memory[place], state.kept)
 
@@ -130,6 +133,8 @@ def sgld(
     def points(state: SGLDState) -> dict[str, PyTree]:
         return {f"watched {name}": value for name, value in state.watched.items()}
 
-    return Method(
-        init, contribute, update, draw, predict, points if watch is not None else None, clip=1.0, needs=net.needs
-    )
+    def build(placeholder: Record) -> Method:
+        shown = points if watch is not None else None
+        return Method(init, contribute, update, draw, predict, shown, clip=1.0, needs=net.needs(placeholder))
+
+    return build
