@@ -16,6 +16,7 @@ METHODS_MAY_IMPORT = {
         "tacit.types",
         "tacit.model",
         "tacit.methods.running",
+        "tacit.methods.sparsity",
         "jax",
         "jaxtyping",
         "numpyro",
