@@ -75,13 +75,9 @@ def test_compositions_are_ordered_and_labelled() -> None:
 
 
 def test_logistic_regression_is_near_the_fit_without_privacy_and_above_its_peer() -> None:
-    for target in ("y_readmit_any", "y_readmit30"):
-        found = _numbers("logistic")[target]
-        ours, peer = (
-            sum(found[name]["1.0"]) / len(found[name]["1.0"]) for name in ("tacit.logistic", "objective perturbation")
-        )
-        assert peer < ours
-        assert ours > found["not private, variational"] - 0.02
+    found = _numbers("logistic")
+    assert max(found["objective perturbation"]["1.0"]) < min(found["tacit.logistic"]["1.0"])
+    assert min(found["tacit.logistic"]["1.0"]) > found["not private, variational"] - 0.02
 
 
 def _numbers(result: str) -> dict:

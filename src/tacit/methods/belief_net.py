@@ -8,7 +8,7 @@
         u_n   = (1, pi_n - 1/2, xi_n, xi_n pi_n', xi_n (pi_n (1 - pi_n))', r_n (1, pi_n)')     contribution
         averages <- (1 - pace) averages + pace release.full              all but the block of r
         Lambda = E[1/zeta] + average of xi pi'                           precision of the factorised q(w_jk)
-        mu    = mu + stride (full of r (1, pi)' - mu V - mu E[1/zeta]) Lambda / (Lambda + noise of a step)^2
+        mu    = mu + stride (full of r (1, pi)' - mu V - mu E[1/zeta]) / (Lambda + noise of a step)
         b, zeta, x, phi, omega = their coordinate optima                 free post-processing
 
 mu, Lambda are ``mean``, ``precision``; V, the average of xi (pi (1 - pi))', is ``spread``; c is the weight of a hidden
@@ -151,8 +151,7 @@ def belief_net(
             precision = prior + curvature
             mean = state.net.mean
             gradient = release.full.residual - mean * (jnp.pad(spread, ((0, 0), (1, 0))) + prior)
-            total = precision + std.residual / release.rate
-            mean = mean + stride(step) * gradient * precision / total**2
+            mean = mean + stride(step) * gradient / (precision + std.residual / release.rate)
             bias = _hidden_bias(state.net, number, active, variance)
             net = Net(mean, 1 / precision, *bias)
             sparsity = shrunk(state.sparsity, mean[:, 1:] ** 2 + 1 / precision[:, 1:])
