@@ -171,16 +171,17 @@ def same(found: dict[str, Any]) -> str:
 
 def plot(found: dict[str, Any]) -> Any:
     """Draw AUC over epsilon."""
-    figure, (ax,) = study.panels(1, 5.6, 3.8)
+    figure, (ax,) = study.panels(1, 6.4, 3.8)
     for name, paint in zip(NAMES, ("blue", "green", "orange"), strict=True):
         places = [float(e) for e in found[name]]
         ax.plot(places, [np.mean(v) for v in found[name].values()], "o-", color=study.COLOURS[paint], label=name)
     ax.axhline(found["not private, variational"], color="black", lw=1, ls="--", label="not private")
     ours = np.mean(found[NAMES[0]][1.0])
     ax.axhline(ours, color=study.COLOURS["blue"], lw=1, ls=":", label="tacit.logistic at ε = 1")
-    ax.set(xlabel=f"ε. VIPS' own recipe reaches tacit's AUC at ε = 1 {found['same']}.", ylabel="AUC")
+    ax.set(xlabel="ε", ylabel="AUC")
+    ax.set_title(f"VIPS' own recipe reaches tacit's AUC at ε = 1 {found['same']}", fontsize="medium", loc="left")
     study.log_axis(ax, places)
-    ax.legend(frameon=False, fontsize="small")
+    figure.legend(loc="outside right center", frameon=False, fontsize="small")
     return figure
 
 
