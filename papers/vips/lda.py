@@ -145,15 +145,6 @@ def main() -> None:
             study.table(("top words",), shown_public),
         ]
     )
-    figure, (ax,) = study.panels(1, 4.4)
-    points = sorted(curve.items())
-    ax.plot(*zip(*points, strict=True), "o-", color=study.COLOURS["blue"], label="private")
-    free = np.mean(values["public"][STEPS])
-    ax.axhline(free, color=study.COLOURS["black"], label="non-private")
-    ax.axhline(1.25 * free, color=study.COLOURS["black"], ls=":", label="non-private + 25%")
-    ax.axhline(one_topic, color=study.COLOURS["orange"], ls="--", label="one topic")
-    ax.set(xscale="log", xlabel="epsilon (delta 1e-5)", ylabel="held-out perplexity")
-    ax.legend(frameon=False)
     results = {
         "perplexity": values,
         "by_epsilon": curve,
@@ -163,7 +154,22 @@ def main() -> None:
         "seconds_scikit_learn": peer_seconds,
         "peak_megabytes": memory,
     }
-    study.save(chosen.out, "lda", "python papers/vips/lda.py", text, results, figure)
+    study.save(chosen.out, "lda", "python papers/vips/lda.py", text, results, plot(curve, values["public"], one_topic))
+
+
+def plot(curve: dict[float, float], public: dict[int, list[float]], one_topic: float) -> Any:
+    """Draw perplexity over epsilon, in as many steps as the fit without privacy that stands beside it."""
+    figure, (ax,) = study.panels(1, 4.4)
+    places = sorted(curve)
+    ax.plot(places, [curve[epsilon] for epsilon in places], "o-", color=study.COLOURS["blue"], label="private")
+    free = np.mean(public[STEPS])
+    ax.axhline(free, color=study.COLOURS["black"], label="non-private")
+    ax.axhline(1.25 * free, color=study.COLOURS["black"], ls=":", label="non-private + 25%")
+    ax.axhline(one_topic, color=study.COLOURS["orange"], ls="--", label="one topic")
+    ax.set(xlabel=f"epsilon (delta {DELTA:g})", ylabel="held-out perplexity")
+    study.log_axis(ax, places)
+    ax.legend(frameon=False)
+    return figure
 
 
 def scikit_learn(records: Any, vocabulary: int, topics: int, batch: int) -> tuple[Any, float]:
