@@ -267,7 +267,8 @@ def test_newsgroups_as_well_as_scikit_learn() -> None:
     ).fit(train)
     longest = int(np.diff(matrix.indptr).max())
     ours = fit_public(
-        lda(20, matrix.shape[1], pace=lambda step: (10 + step) ** -0.7 * 10**0.7, sweeps=50),
+        # scikit-learn's own pace: an offset of 10, steps counted from 1, a decay of 0.7.
+        lda(20, matrix.shape[1], pace=lambda step: (11.0 + step) ** -0.7, sweeps=50),
         documents(train, width=512),
         rate=1024 / train.shape[0],
         steps=55,
