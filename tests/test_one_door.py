@@ -18,6 +18,7 @@ METHODS_MAY_IMPORT = {
         "tacit.methods.conjugate",
         "tacit.methods.networks",
         "tacit.methods.running",
+        "tacit.methods.sparsity",
         "jax",
         "jaxtyping",
         "numpyro",

@@ -3,9 +3,10 @@
     python papers/vips/lda.py        (--quick for a smoke test)
 
 Perplexity is the upper bound on held-out articles, those with at most 256 distinct words, the topics' own part of the
-bound included in proportion. The non-private run is the same method on the same records with the same rate and steps,
-without clip and noise. scikit-learn's online LDA makes one pass in batches of the same size, in the same process; times
-are of whole fits, compiled before, and memory is the peak of the process before scikit-learn is used.
+bound included in proportion. The non-private run is the same method on the same records with the same rate, steps and
+starts, without clip and noise. scikit-learn's online LDA makes one pass over the same thinned documents in batches of
+the same size, in the same process; times are of whole fits, compiled before, and memory is the peak of the process
+before scikit-learn is used.
 
 The paper shows perplexities in figures; its 400000 articles and its vocabulary are others. Its Table 2 shows top words
 of private and non-private topics; so does the end of ours.
@@ -17,7 +18,7 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -37,6 +38,15 @@ EPSILONS = (2.0, 8.0)
 PASS = (2, 5)
 """Numbers of steps in which the one pass is made, at a rate of one over it."""
 STEPS = 5
+SEEDS = {2: (0,), STEPS: (0, 1)}
+
+
+class Fitted(NamedTuple):
+    """Topics times words, the seconds that it took, and the perplexity."""
+
+    topics: Any
+    seconds: float
+    value: float
 
 
 def wikipedia(count: int) -> tuple[Any, Any, list[str]]:
@@ -61,48 +71,59 @@ def main() -> None:
     def value(concentration: Any) -> float:
         return perplexity(concentration, words_held, training=count)
 
-    def private(epsilon: float, steps: int, seed: int = 0) -> tuple[Any, float]:
+    def private(epsilon: float, steps: int, seed: int) -> Fitted:
+        budget = tacit.Budget(epsilon, DELTA)
+        return timed(
+            f"private, epsilon {epsilon}, {steps} steps",
+            lambda: study.fit(method, records, budget, seed, rate=1 / steps, steps=steps),
+        )
+
+    def public(steps: int, seed: int) -> Fitted:
+        return timed(
+            f"public, {steps} steps",
+            lambda: fit_public(method, records, rate=1 / steps, steps=steps, key=jax.random.key(seed)),
+        )
+
+    def timed(what: str, fit: Any) -> Fitted:
         begin = time.perf_counter()
-        posterior = study.fit(method, records, tacit.Budget(epsilon, DELTA), seed, rate=1 / steps, steps=steps)
-        seconds = time.perf_counter() - begin
-        note(f"private, epsilon {epsilon}, {steps} steps", begin, posterior)
-        return posterior.points["concentration"], seconds
+        found = fit().points["concentration"]
+        fitted = Fitted(found, time.perf_counter() - begin, value(found))
+        print(f"{what}: {fitted.seconds:.0f} s, {fitted.value:.0f}", file=sys.stderr, flush=True)
+        return fitted
 
-    def note(what: str, begin: float, posterior: tacit.Posterior) -> None:
-        seconds = time.perf_counter() - begin
-        print(f"{what}: {seconds:.0f} s, {value(posterior.points['concentration']):.0f}", file=sys.stderr, flush=True)
-
-    def public(steps: int) -> tuple[Any, float]:
-        begin = time.perf_counter()
-        posterior = fit_public(method, records, rate=1 / steps, steps=steps, key=jax.random.key(0))
-        seconds = time.perf_counter() - begin
-        note(f"public, {steps} steps", begin, posterior)
-        return posterior.points["concentration"], seconds
-
-    private(1.0, STEPS)  # compiles
-    ours, seconds = private(1.0, STEPS)
+    # The first seed compiles, the last one is timed.
+    kinds: dict[str, Any] = {"private": {STEPS: [private(1.0, STEPS, seed) for seed in SEEDS[STEPS]]}}
+    ours, seconds, _ = kinds["private"][STEPS][-1]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak memory {memory:.0f} MB", file=sys.stderr, flush=True)
-    peer, peer_seconds = scikit_learn(train, topics, count // STEPS)
-    kinds = {
-        "private": {STEPS: (ours, seconds)} | {steps: private(1.0, steps) for steps in PASS if steps != STEPS},
-        "public": {steps: public(steps) for steps in PASS},
+    for steps in PASS:
+        if steps != STEPS:
+            kinds["private"][steps] = [private(1.0, steps, seed) for seed in SEEDS[steps]]
+    kinds["public"] = {steps: [public(steps, seed) for seed in SEEDS[steps]] for steps in PASS}
+    values = {
+        kind: {steps: [fit.value for fit in fits] for steps, fits in sorted(kinds[kind].items())} for kind in kinds
     }
-    values = {kind: {steps: value(found[steps][0]) for steps in PASS} for kind, found in kinds.items()}
-    curve = {epsilon: value(private(epsilon, STEPS)[0]) for epsilon in EPSILONS} | {1.0: values["private"][STEPS]}
+    curve = {1.0: np.mean(values["private"][STEPS])}
+    curve |= {epsilon: private(epsilon, STEPS, 0).value for epsilon in EPSILONS}
     frequency = np.asarray(train.sum(0)).ravel() + 1.0
     one_topic = float(np.exp(-(held @ np.log(frequency / frequency.sum())).sum() / held.sum()))
+    peer, peer_seconds = scikit_learn(records, len(words), topics, count // STEPS)
     theirs = value(peer)
 
     rows = [
-        (steps, f"{values['private'][steps]:.0f}", f"{values['public'][steps]:.0f}", ratio(values, steps))
+        (
+            steps,
+            len(SEEDS[steps]),
+            *(study.shown(values[kind][steps], 0).removesuffix(" ± 0") for kind in ("private", "public")),
+            f"{ratio(values, steps):.3f}",
+        )
         for steps in PASS
     ]
     times = [
-        ("tacit, private", f"{1e6 * seconds / count:.0f}", f"{values['private'][STEPS]:.0f}"),
+        ("tacit, private", f"{1e6 * seconds / count:.0f}", f"{values['private'][STEPS][-1]:.0f}"),
         ("scikit-learn, online", f"{1e6 * peer_seconds / count:.0f}", f"{theirs:.0f}"),
     ]
-    common = kinds["public"][STEPS][0]
+    common = kinds["public"][STEPS][-1].topics
     order = np.argsort(-coherence(ours, held))[:5]
     shown = [(" ".join(line),) for line in top_words(ours[order], words, 8)]
     order = np.argsort(-coherence(common, held))[:5]
@@ -111,8 +132,8 @@ def main() -> None:
         [
             f"{count} articles, {topics} topics, {len(words)} words, one pass; held out: {held.shape[0]} articles. "
             f"One topic for all articles has perplexity {one_topic:.0f}.",
-            "At epsilon 1, delta 1e-5:",
-            study.table(("steps", "private", "non-private", "ratio"), rows),
+            "At epsilon 1, delta 1e-5, mean ± Monte-Carlo standard error where there is more than one run:",
+            study.table(("steps", "runs", "private", "non-private", "ratio of means"), rows),
             f"In {STEPS} steps, by epsilon:",
             study.table(("epsilon", "perplexity"), [(e, f"{v:.0f}") for e, v in sorted(curve.items())]),
             f"Time of one pass in {STEPS} steps, in one run; peak memory of tacit {memory:.0f} MB:",
@@ -124,14 +145,6 @@ def main() -> None:
             study.table(("top words",), shown_public),
         ]
     )
-    figure, (ax,) = study.panels(1, 4.4)
-    points = sorted(curve.items())
-    ax.plot(*zip(*points, strict=True), "o-", color=study.COLOURS["blue"], label="private")
-    ax.axhline(values["public"][STEPS], color=study.COLOURS["black"], label="non-private")
-    ax.axhline(1.25 * values["public"][STEPS], color=study.COLOURS["black"], ls=":", label="non-private + 25%")
-    ax.axhline(one_topic, color=study.COLOURS["orange"], ls="--", label="one topic")
-    ax.set(xscale="log", xlabel="epsilon (delta 1e-5)", ylabel="held-out perplexity")
-    ax.legend(frameon=False)
     results = {
         "perplexity": values,
         "by_epsilon": curve,
@@ -141,24 +154,43 @@ def main() -> None:
         "seconds_scikit_learn": peer_seconds,
         "peak_megabytes": memory,
     }
-    study.save(chosen.out, "lda", "python papers/vips/lda.py", text, results, figure)
+    study.save(chosen.out, "lda", "python papers/vips/lda.py", text, results, plot(curve, values["public"], one_topic))
 
 
-def scikit_learn(train: Any, topics: int, batch: int) -> tuple[Any, float]:
-    """Make one pass with scikit-learn's online LDA; give the topics and the seconds."""
+def plot(curve: dict[float, float], public: dict[int, list[float]], one_topic: float) -> Any:
+    """Draw perplexity over epsilon, in as many steps as the fit without privacy that stands beside it."""
+    figure, (ax,) = study.panels(1, 4.4)
+    places = sorted(curve)
+    ax.plot(places, [curve[epsilon] for epsilon in places], "o-", color=study.COLOURS["blue"], label="private")
+    free = np.mean(public[STEPS])
+    ax.axhline(free, color=study.COLOURS["black"], label="non-private")
+    ax.axhline(1.25 * free, color=study.COLOURS["black"], ls=":", label="non-private + 25%")
+    ax.axhline(one_topic, color=study.COLOURS["orange"], ls="--", label="one topic")
+    ax.set(xlabel=f"epsilon (delta {DELTA:g})", ylabel="held-out perplexity")
+    study.log_axis(ax, places)
+    ax.legend(frameon=False)
+    return figure
+
+
+def scikit_learn(records: Any, vocabulary: int, topics: int, batch: int) -> tuple[Any, float]:
+    """Make one pass with scikit-learn's online LDA over the same thinned documents; give the topics and the seconds."""
     from sklearn.decomposition import LatentDirichletAllocation
 
+    there = records["count"] > 0
+    line, _ = np.nonzero(there)
+    cells = (records["count"][there].astype(float), (line, records["word"][there]))
+    train = sparse.csr_matrix(cells, (len(there), vocabulary))
     model = LatentDirichletAllocation(
-        topics, learning_method="online", batch_size=batch, max_iter=1, total_samples=train.shape[0], random_state=0
+        topics, learning_method="online", batch_size=batch, max_iter=1, total_samples=len(there), random_state=0
     )
     begin = time.perf_counter()
     model.fit(train)
     return model.components_, time.perf_counter() - begin
 
 
-def ratio(values: dict[str, dict[int, float]], steps: int) -> str:
-    """Write by how much the private perplexity is larger."""
-    return f"{values['private'][steps] / values['public'][steps]:.3f}"
+def ratio(values: dict[str, dict[int, list[float]]], steps: int) -> float:
+    """Give by how much the private perplexity is larger."""
+    return float(np.mean(values["private"][steps]) / np.mean(values["public"][steps]))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ norm, which looks at no other.
 Private fits: ``tacit.logistic``; objective perturbation (Chaudhuri et al. 2011) by diffprivlib (``papers/vips/peer.sh``
 installs it), which protects with delta 0, at the best of four penalties on the test records, which is kind to it; and
 VIPS by its own recipe, batch, from the paper's text: two Gaussian mechanisms an iteration, zCDP over all of them,
-sensitivities of one record, negative eigenvalues set to 1e-4. The last is simulated in NumPy with ordinary
-floating-point noise. Not private: the same variational posterior to convergence, and ridge regression.
+sensitivities of one record, negative eigenvalues set to 1e-4, one update of q(alpha) an iteration. The paper does not
+say how many iterations; the best of three numbers on the test records is shown, which is kind to it too. It is
+simulated in NumPy with ordinary floating-point noise. Not private: the same variational posterior to convergence, and
+ridge regression.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ import math
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 import tacit
 
@@ -34,10 +38,14 @@ study.HERE = HERE
 PEER = HERE / ".venv" / "bin" / "python"
 DELTA = 1e-5
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
-MORE = (8.0, 16.0, 32.0, 64.0, 128.0)
+MORE = (8.0, 16.0, 32.0)
 """For VIPS' own recipe, to see where it gets to the same AUC."""
-ITERATIONS = 10
-"""Of VIPS' own recipe; the paper does not say. More of them cost it more noise."""
+TARGET = "y_readmit_any"
+RUNS = 2
+"""At epsilon 1; one elsewhere."""
+ITERATIONS = (1, 2, 5)
+"""Of VIPS' own recipe: every one costs it noise."""
+NAMES = ("tacit.logistic", "objective perturbation", "VIPS' own recipe")
 
 
 def hospital(target: str) -> tuple[Any, Any, Any, Any]:
@@ -59,18 +67,18 @@ def xi(c: Any) -> Any:
 
 def variational(x: Any, y: Any, sweeps: int, noise: Any = None, floor: float = 0.0) -> Any:
     """Give the mean of the weights by variational Bayes in NumPy; ``noise`` gives what is added to both statistics."""
-    d = x.shape[1]
+    x, d = sparse.csr_array(x, dtype=float), x.shape[1]  # 20 of 866 columns are there
     second, alpha = np.eye(d), 1.0
     for _ in range(sweeps):
-        c = np.sqrt(np.maximum(np.einsum("ij,ij->i", x @ second.astype(np.float32), x), 0))
-        score, curvature = x.T @ (y - 0.5), ((x * xi(c)[:, None].astype(np.float32)).T @ x).astype(float)
+        c = np.sqrt(np.maximum(x.multiply(x @ second).sum(1), 0))
+        score, curvature = x.T @ (y - 0.5), (x.T @ x.multiply(xi(c)[:, None])).toarray()
         if noise:
             more = noise(d)
             score, curvature = score + more[0], curvature + more[1]
         values, vectors = np.linalg.eigh(curvature)
         values = np.where(values < 0, floor, values)
         along = score @ vectors
-        for _ in range(50):
+        for _ in range(50 if noise is None else 1):
             squares = np.sum((along / (values + alpha)) ** 2 + 1 / (values + alpha))
             alpha = (1 + d / 2) / (1 + squares / 2)
         mean = vectors @ (along / (values + alpha))
@@ -78,17 +86,17 @@ def variational(x: Any, y: Any, sweeps: int, noise: Any = None, floor: float = 0
     return mean
 
 
-def vips(x: Any, y: Any, epsilon: float, seed: int) -> Any:
-    """Fit by the paper's own recipe: zCDP over 2 J mechanisms of sensitivities 1/2 and 1/4."""
+def vips(x: Any, y: Any, epsilon: float, seed: int, iterations: int) -> Any:
+    """Fit by the paper's own recipe: zCDP over twice as many mechanisms as iterations, of sensitivities 1/2 and 1/4."""
     whole = math.log(1 / DELTA)
-    rho = (math.sqrt(whole + epsilon) - math.sqrt(whole)) ** 2 / (2 * ITERATIONS)
+    rho = (math.sqrt(whole + epsilon) - math.sqrt(whole)) ** 2 / (2 * iterations)
     generator = np.random.default_rng(seed)
 
     def noise(d: int) -> tuple[Any, Any]:
         matrix = np.triu(generator.normal(size=(d, d))) / 4
         return generator.normal(size=d) / 2 / math.sqrt(2 * rho), (matrix + np.triu(matrix, 1).T) / math.sqrt(2 * rho)
 
-    return variational(x, y, ITERATIONS, noise, 1e-4)
+    return variational(x, y, iterations, noise, 1e-4)
 
 
 def objective_perturbation(x: Any, y: Any, epsilon: float, seed: int) -> Any:
@@ -102,74 +110,78 @@ def objective_perturbation(x: Any, y: Any, epsilon: float, seed: int) -> Any:
 
 def main() -> None:
     """Print the table and draw the figure."""
-    chosen = study.options(__doc__)
+    chosen, begin = study.options(__doc__), time.perf_counter()
     if not PEER.exists():
         print("diffprivlib is not installed: run papers/vips/peer.sh; its column is left out")
-    runs = 1 if chosen.quick else 3
-    epsilons = EPSILONS[1:2] if chosen.quick else EPSILONS
-    targets = ("y_readmit_any",) if chosen.quick else ("y_readmit_any", "y_readmit30")
-    results: dict[str, Any] = {}
-    text = []
-    for target in targets:
-        x, y, test_x, test_y = hospital(target)
-        if chosen.quick:
-            x, y = x[:2000, :60], y[:2000]
-            test_x = test_x[:, :60]
+    x, y, test_x, test_y = hospital(TARGET)
+    if chosen.quick:
+        x, y, test_x = x[:2000, :60], y[:2000], test_x[:, :60]
 
-        def judge(weights: Any, test_x: Any = test_x, test_y: Any = test_y) -> float:
-            return study.auc(test_y, test_x @ np.asarray(weights, np.float32))
+    def judge(weights: Any) -> float:
+        return study.auc(test_y, test_x @ np.asarray(weights, np.float32))
 
-        found: dict[str, Any] = {"not private, variational": judge(variational(x, y, 8))}
-        found["not private, ridge"] = judge(study.logistic_posterior(x, y, 1.0, 2, 0)[0])
-        found["tacit.logistic"], found["objective perturbation"], found["VIPS' own recipe"] = {}, {}, {}
-        for epsilon in epsilons:
-            fits = [
-                study.fit(tacit.logistic(), {"x": x, "y": y}, tacit.Budget(epsilon, DELTA), seed)
-                for seed in range(runs)
+    def ours(epsilon: float, seed: int) -> float:
+        posterior = study.fit(tacit.logistic(), {"x": x, "y": y}, tacit.Budget(epsilon, DELTA), seed)
+        return judge(np.mean(posterior.draws["w"], 0))
+
+    found: dict[str, Any] = {name: {} for name in NAMES}
+    found["not private, variational"] = judge(variational(x, y, 8))
+    found["not private, ridge"] = judge(study.logistic_posterior(x, y, 1.0, 2, 0)[0])
+    for epsilon in (1.0,) if chosen.quick else (*EPSILONS, *MORE):
+        seeds = range(RUNS if epsilon == 1 and not chosen.quick else 1)
+        if epsilon in EPSILONS:
+            found[NAMES[0]][epsilon] = [ours(epsilon, seed) for seed in seeds]
+        if epsilon in EPSILONS and PEER.exists():
+            found[NAMES[1]][epsilon] = [
+                max(judge(w) for w in objective_perturbation(x, y, epsilon, seed)) for seed in seeds
             ]
-            found["tacit.logistic"][epsilon] = [judge(np.mean(fit.draws["w"], 0)) for fit in fits]
-            if not PEER.exists():
-                continue
-            found["objective perturbation"][epsilon] = [
-                max(judge(w) for w in objective_perturbation(x, y, epsilon, seed)) for seed in range(runs)
-            ]
-        for epsilon in epsilons if chosen.quick else (*EPSILONS, *MORE):
-            found["VIPS' own recipe"][epsilon] = [judge(vips(x, y, epsilon, seed)) for seed in range(runs)]
-        results[target] = found
-        names = ["tacit.logistic", "objective perturbation", "VIPS' own recipe"]
-        places = found["VIPS' own recipe"]
-        rows = [
-            (f"{e:g}", *(study.shown(found[name][e]) if e in found[name] else "" for name in names)) for e in places
+        each = [[judge(vips(x, y, epsilon, seed, some)) for some in ITERATIONS] for seed in seeds]
+        found[NAMES[2]][epsilon] = [max(values) for values in each]
+        if epsilon == 1:
+            found["by iterations"] = dict(zip(ITERATIONS, np.mean(each, 0), strict=True))
+        print(f"ε = {epsilon:g}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+    found["same"] = same(found)
+    rows = [
+        (f"{e:g}", *(", ".join(f"{v:.4f}" for v in found[name].get(e, ())) for name in NAMES)) for e in found[NAMES[2]]
+    ]
+    text = "\n\n".join(
+        [
+            f"{TARGET}: AUC on {len(test_y)} test records, {len(y)} training records, {x.shape[1]} columns, "
+            f"δ = {DELTA:g} (objective perturbation 0), a number for each run. Not private: variational "
+            f"{found['not private, variational']:.4f}, ridge {found['not private, ridge']:.4f}.",
+            study.table(["ε", *NAMES], rows),
+            f"At ε = 1 tacit is {found['not private, variational'] - np.mean(found[NAMES[0]][1.0]):.4f} below not "
+            f"private. VIPS' own recipe reaches the same AUC {found['same']}. At ε = 1 it has "
+            + ", ".join(f"{v:.4f} in {some} iteration(s)" for some, v in found["by iterations"].items())
+            + ".",
         ]
-        same = [e for e in places if np.mean(places[e]) >= np.mean(found["tacit.logistic"][1.0])]
-        text += [
-            f"{target}: AUC on {len(test_y)} test records, {len(y)} training records, {x.shape[1]} columns, "
-            f"δ = {DELTA:g} (objective perturbation 0); {runs} runs, ± is their Monte-Carlo standard error. "
-            f"Not private: variational {found['not private, variational']:.4f}, "
-            f"ridge {found['not private, ridge']:.4f}.",
-            study.table(["ε", *names], rows),
-            "VIPS' own recipe reaches tacit's AUC at ε = 1 "
-            + (f"at ε = {same[0]:g}." if same else f"at no ε up to {max(places):g}."),
-        ]
-    study.save(chosen.out, "logistic", "python papers/vips/logistic.py", "\n\n".join(text), results, plot(results))
+    )
+    study.save(chosen.out, "logistic", "python papers/vips/logistic.py", text, found, plot(found))
 
 
-def plot(results: dict[str, Any]) -> Any:
-    """Draw AUC over epsilon, a panel for each target."""
-    figure, axes = study.panels(len(results), 4.4, 3.4)
-    for ax, (target, found) in zip(axes, results.items(), strict=True):
-        for name, paint in zip(
-            ("tacit.logistic", "objective perturbation", "VIPS' own recipe"), ("blue", "green", "orange"), strict=True
-        ):
-            places = [float(e) for e in found[name]]
-            mean, error = np.asarray([study.mean_error(v) for v in found[name].values()]).reshape(-1, 2).T
-            ax.errorbar(places, mean, yerr=2 * error, fmt="o-", ms=4, color=study.COLOURS[paint], label=name)
-        ax.axhline(found["not private, variational"], color="black", lw=1, ls="--", label="not private")
-        ax.set_xlabel("ε")
-        study.log_axis(ax, places)
-        ax.set_title(target, fontsize="medium", loc="left")
-    axes[0].set_ylabel("AUC")
-    axes[0].legend(frameon=False, fontsize="small")
+def same(found: dict[str, Any]) -> str:
+    """Say where VIPS' own recipe reaches tacit's AUC at epsilon 1."""
+    mean = {epsilon: np.mean(values) for epsilon, values in found[NAMES[2]].items()}
+    enough = [epsilon for epsilon in mean if mean[epsilon] >= np.mean(found[NAMES[0]][1.0])]
+    if not enough:
+        return f"at no ε up to {max(mean):g}"
+    below = [epsilon for epsilon in mean if epsilon < enough[0]]
+    return f"between ε = {below[-1]:g} and {enough[0]:g}" if below else f"at ε = {enough[0]:g} or less"
+
+
+def plot(found: dict[str, Any]) -> Any:
+    """Draw AUC over epsilon."""
+    figure, (ax,) = study.panels(1, 6.4, 3.8)
+    for name, paint in zip(NAMES, ("blue", "green", "orange"), strict=True):
+        places = [float(e) for e in found[name]]
+        ax.plot(places, [np.mean(v) for v in found[name].values()], "o-", color=study.COLOURS[paint], label=name)
+    ax.axhline(found["not private, variational"], color="black", lw=1, ls="--", label="not private")
+    ours = np.mean(found[NAMES[0]][1.0])
+    ax.axhline(ours, color=study.COLOURS["blue"], lw=1, ls=":", label="tacit.logistic at ε = 1")
+    ax.set(xlabel="ε", ylabel="AUC")
+    ax.set_title(f"VIPS' own recipe reaches tacit's AUC at ε = 1 {found['same']}", fontsize="medium", loc="left")
+    study.log_axis(ax, places)
+    figure.legend(loc="outside right center", frameon=False, fontsize="small")
     return figure
 
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 from diffprivlib.models import LogisticRegression
 
-PENALTIES = (0.01, 0.1, 1.0, 10.0)
+PENALTIES = (0.001, 0.01, 0.1, 1.0)
 
 with np.load(sys.argv[1]) as given:
     x, y = given["x"].astype(float), given["y"]

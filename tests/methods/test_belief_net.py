@@ -16,6 +16,7 @@ import tacit
 from tacit.mechanism import Mechanism
 from tacit.methods.belief_net import belief_net, pixel_accuracy, reconstruct
 from tacit.methods.running import Running
+from tacit.methods.sparsity import bessel_ratio
 from tacit.types import Release
 from tacit.wall import _Step
 from tacit.wall.data import PrivateData
@@ -134,7 +135,7 @@ def some_state(method):
     net = state.net._replace(mean=10 * state.net.mean + 0.3, bias=jnp.asarray([0.4, -0.6, 0.1]))
     x = jax.random.uniform(KEY, (J, K), minval=0.3, maxval=2.0)
     square = net.mean[:, 1:] ** 2 + net.variance[:, 1:]
-    precision = jnp.sqrt(2 * x / square) * module._bessel_ratio(jnp.sqrt(2 * x * square))
+    precision = jnp.sqrt(2 * x / square) * bessel_ratio(jnp.sqrt(2 * x * square))
     return state._replace(net=net, sparsity=state.sparsity._replace(x=x, precision=precision))
 
 
@@ -227,7 +228,7 @@ def test_the_bound_never_falls_and_the_end_is_a_fixed_point_that_the_papers_equa
 def test_bessel_ratio_against_scipy():
     r = np.concatenate([np.logspace(-7, 6, 400), [0.99, 1.0, 1.01]]).astype(np.float32)
     exact = special.kve(1, r.astype(float)) / special.kve(0, r.astype(float))
-    np.testing.assert_allclose(module._bessel_ratio(jnp.asarray(r)), exact, rtol=2e-5)
+    np.testing.assert_allclose(bessel_ratio(jnp.asarray(r)), exact, rtol=2e-5)
 
 
 def test_without_noise_repairs_change_nothing_and_with_it_they_stay_in_bounds():

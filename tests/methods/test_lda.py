@@ -202,6 +202,24 @@ def test_without_noise_nothing_is_repaired_and_with_it_little_is_made_up() -> No
     assert abs(found.sum() - cells.sum()) < 0.25 * (clamped.sum() - cells.sum())
 
 
+def test_words_of_a_kind_lend_each_other_strength(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(7)
+    words, noise = 1200, 12.0
+    # A word's occurrences are spread evenly over one of four groups of three topics: none of its cells is far above the
+    # noise, but together they are.
+    shares = np.kron(np.eye(4), np.full(3, 1 / 3))[generator.integers(0, 4, words)]
+    cells = (100 * shares).astype(np.float32)
+    noisy = jnp.asarray(cells + noise * generator.normal(size=cells.shape), jnp.float32)
+
+    def error() -> float:
+        frequency, scale = jnp.full(words, 100.0), jnp.full(words, noise)
+        return float(np.square(module._counts(noisy, frequency, scale) - cells).mean())
+
+    apart = error()
+    monkeypatch.setattr(module, "COMMON", 1e6)  # all kinds have the prior of all words
+    assert apart < 0.7 * error()
+
+
 def test_private_topics_are_found() -> None:
     data = PrivateData(documents(corpus(3000), width=WIDTH), size=3000)
     posterior = tacit.fit(
@@ -249,7 +267,8 @@ def test_newsgroups_as_well_as_scikit_learn() -> None:
     ).fit(train)
     longest = int(np.diff(matrix.indptr).max())
     ours = fit_public(
-        lda(20, matrix.shape[1], pace=lambda step: (10 + step) ** -0.7 * 10**0.7, sweeps=50),
+        # scikit-learn's own pace: an offset of 10, steps counted from 1, a decay of 0.7.
+        lda(20, matrix.shape[1], pace=lambda step: (11.0 + step) ** -0.7, sweeps=50),
         documents(train, width=512),
         rate=1024 / train.shape[0],
         steps=55,

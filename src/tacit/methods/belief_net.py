@@ -40,6 +40,7 @@ import jax.numpy as jnp
 from jaxtyping import Float32
 
 from tacit.methods.running import Pace, Running, blend, polya_gamma_mean, slowing, start
+from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 DAMPING = 0.5
@@ -69,15 +70,6 @@ class Contribution(NamedTuple):
 
     averaged: Averaged
     residual: Array
-
-
-class Sparsity(NamedTuple):
-    """Means of the three-parameter-beta-normal prior's factors: 1/zeta and x of every weight, phi of a unit, omega."""
-
-    precision: Array
-    x: Array
-    phi: Array
-    omega: Array
 
 
 class Net(NamedTuple):
@@ -138,10 +130,9 @@ def belief_net(
         def init(key: Key) -> BeliefNetState:
             mean = 0.1 * jax.random.normal(key, (pixels, units + 1)) * (jnp.arange(units + 1) > 0)
             net = Net(mean, jnp.full_like(mean, 0.01), jnp.zeros(units), jnp.full(units, 0.01))
-            ones = jnp.ones((pixels, units))
-            zeros = Averaged(*(jnp.zeros(shape) for shape in ((), units, pixels, ones.shape, ones.shape)))
-            sparsity = Sparsity(ones, 0.5 * ones, jnp.ones(units), jnp.float32(0.5))
-            return BeliefNetState(net, mean, start(zeros), sparsity)
+            shapes = ((), units, pixels, (pixels, units), (pixels, units))
+            zeros = Averaged(*map(jnp.zeros, shapes))
+            return BeliefNetState(net, mean, start(zeros), unshrunk(pixels, units))
 
         def contribute(state: BeliefNetState, record: Record, key: Key) -> Contribution:
             seen = _only(record).ravel().astype(jnp.float32)
@@ -163,7 +154,7 @@ def belief_net(
             mean = mean + stride(step) * gradient / (precision + std.residual / release.rate)
             bias = _hidden_bias(state.net, number, active, variance)
             net = Net(mean, 1 / precision, *bias)
-            sparsity = _sparsity(state.sparsity, mean[:, 1:] ** 2 + 1 / precision[:, 1:])
+            sparsity = shrunk(state.sparsity, mean[:, 1:] ** 2 + 1 / precision[:, 1:])
             share = 4 / (step + 4)
             return BeliefNetState(net, state.average + share * (mean - state.average), running, sparsity)
 
@@ -275,31 +266,6 @@ def _repaired(running: Running) -> tuple[Array, Array, Array, Array]:
 def _towards(average: Array, plain: Array, noise: Array) -> Array:
     apart = average - plain
     return plain + jnp.maximum(0, 1 - noise**2 / jnp.maximum(jnp.mean(apart**2, 0), 1e-12)) * apart
-
-
-def _sparsity(old: Sparsity, square: Array) -> Sparsity:
-    """Update the TPBN factors in turn: q(zeta) is generalised inverse Gaussian, the others are Gamma."""
-    pixels, units = square.shape
-    rate = 2 * old.x
-    ratio = _bessel_ratio(jnp.sqrt(rate * square))
-    zeta = jnp.sqrt(square / rate) * ratio
-    x = 1 / (zeta + old.phi)
-    phi = (pixels + 1) / 2 / (old.omega + jnp.sum(x, 0))
-    return Sparsity(jnp.sqrt(rate / square) * ratio, x, phi, (units + 1) / 2 / (1 + jnp.sum(phi)))
-
-
-def _bessel_ratio(r: Array, nodes: int = 32) -> Array:
-    """Give K1(r) / K0(r), by the trapezoidal rule on K_n(r) = integral of exp(-r cosh t) cosh(n t) over t > 0."""
-    # Where r (cosh t - 1) is 20 the integrand has gone; the rule's error falls exponentially in the nodes.
-    end = 2 * jnp.arcsinh(jnp.sqrt(10 / r))
-
-    def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        rise = 2 * jnp.sinh(end * i / nodes / 2) ** 2
-        value = jnp.exp(-r * rise)
-        return sums[0] + value, sums[1] + value * (1 + rise)
-
-    zero, one = jax.lax.fori_loop(1, nodes + 1, add, (jnp.full_like(r, 0.5), jnp.full_like(r, 0.5)))
-    return one / zero
 
 
 def _only(tree: PyTree) -> Array:

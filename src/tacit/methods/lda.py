@@ -41,6 +41,8 @@ SHARES = (0.0, *(10 ** (3 * (i / 14 - 1)) for i in range(15)))
 """The shares of a word's occurrences in a topic among which the prior of ``repaired`` chooses: 0, and 0.001 to 1."""
 WIDE = 0.25
 """The standard deviation around each of the shares, as a part of it."""
+COMMON = 5.0
+"""As so many words the prior of all words counts in the prior of each kind of words."""
 ROUNDS = 15
 OWN_WORDS, OWN_WEIGHT = 2, 100.0
 """At the start each topic has so many words of its own, so much more probable than the others."""
@@ -141,8 +143,8 @@ def repaired(running: Running) -> Array:
     """Give expected counts that are not negative (V x K) from the noisy average.
 
     A word's frequency is estimated first, from its column and its cells. Each cell is then replaced by its mean given
-    its noisy value, under a prior on the shares of words in that topic, which is fitted to the topic's own column. What
-    is lost in the noise becomes a small share of every word, not zero and not noise. Without noise nothing changes.
+    the word's noisy values, under a prior on the shares of words in topics, which is fitted to the whole table. What is
+    lost in the noise becomes a small share of every word, not zero and not noise. Without noise nothing changes.
 
     Privacy: post-processing.
     """
@@ -153,8 +155,7 @@ def repaired(running: Running) -> Array:
         precisions = 1 / cells.shape[1], MARGIN**2
         both = (precisions[0] * jnp.sum(cells, 1) + precisions[1] * margin) / sum(precisions)
         frequency = _nonnegative(both, noise / math.sqrt(sum(precisions)))
-        means = jax.lax.map(lambda column: _shares(column, frequency, noise), cells.T).T
-        return means * (frequency / (jnp.sum(means, 1) + TINY))[:, None]
+        return frequency[:, None] * _normalised(_counts(cells, frequency, noise))
 
     return jax.lax.cond(jnp.max(noise) > 0, estimate, lambda: jnp.maximum(cells, 0))
 
@@ -226,26 +227,60 @@ def _sweep(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[
     return weight, likelihood @ weight + TINY
 
 
-def _shares(column: Array, frequency: Array, noise: Array) -> Array:
-    """Give the mean of each word's count in a topic; the prior on its share is fitted by EM to all words together.
+def _counts(cells: Array, frequency: Array, noise: Array) -> Array:
+    """Give the mean of every word's count in every topic, given the noisy ones, under a prior fitted to all of them.
 
-    The prior is a mixture of normals around the ``SHARES``, wide enough to meet: where there is little noise, the noisy
-    value stays as it is and is not drawn to one of them.
+    Words are of several kinds, one for each topic to begin with and one for none. A kind has a prior on a word's share
+    in each topic: a mixture of normals around the ``SHARES``, wide enough to meet, so that where there is little noise
+    the noisy value stays as it is. Kinds and priors are fitted by EM; a kind of few words has the prior of all words.
     """
     values = frequency[:, None] * jnp.asarray(SHARES)
     spread, noise = jnp.square(WIDE * values), jnp.square(noise)[:, None]
-    off = column[:, None] - values
-    log_density = -0.5 * (jnp.square(off) / (spread + noise) + jnp.log(spread + noise))
-    density = jnp.exp(log_density - jnp.max(log_density, 1, keepdims=True))
 
-    def posterior(prior: Array) -> Array:
-        joint = density * prior
-        return joint / (jnp.sum(joint, 1, keepdims=True) + TINY)
+    def density(column: Array) -> Array:
+        log = -0.5 * (jnp.square(column[:, None] - values) / (spread + noise) + jnp.log(spread + noise))
+        return jnp.exp(log - jnp.max(log, 1, keepdims=True))
 
-    even = jnp.full(len(SHARES), 1 / len(SHARES))
-    prior = jax.lax.fori_loop(0, ROUNDS, lambda _, prior: jnp.mean(posterior(prior), 0), even)
-    means = values + off * spread / (spread + noise)
-    return jnp.maximum(jnp.sum(posterior(prior) * means, 1), 0)
+    def fitted(kinds: Array, prior: Array, common: Array) -> Array:
+        def topic(given: tuple[Array, Array, Array]) -> Array:
+            each, (_, prior, common) = density(given[0]), given
+            found = COMMON * common + prior * ((kinds / (each @ prior.T + TINY)).T @ each)
+            return found / jnp.sum(found, 1, keepdims=True)
+
+        return jax.lax.map(topic, (cells.T, prior, common))
+
+    def likely(prior: Array) -> Array:
+        def topic(k: Array, total: Array) -> Array:
+            return total + jnp.log(density(cells[:, k]) @ prior[k].T + TINY)
+
+        return jax.lax.fori_loop(0, len(prior), topic, jnp.zeros((len(cells), prior.shape[1])))
+
+    def means(kinds: Array, prior: Array) -> Array:
+        def topic(given: tuple[Array, Array]) -> Array:
+            column, prior = given
+            each = density(column)
+            mean = values + (column[:, None] - values) * spread / (spread + noise)
+            return jnp.maximum(jnp.sum((kinds / (each @ prior.T + TINY)) @ prior * each * mean, 1), 0)
+
+        return jax.lax.map(topic, (cells.T, prior)).T
+
+    def again(_: Any, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        kinds, prior = given
+        kinds = jax.nn.softmax(likely(prior) + jnp.log(jnp.mean(kinds, 0) + TINY), 1)
+        return kinds, fitted(kinds, prior, common)
+
+    topics = cells.shape[1]
+    even = jnp.full((topics, 1, len(SHARES)), 1 / len(SHARES))
+    alike = jnp.ones((len(cells), 1))
+    common = jax.lax.fori_loop(0, ROUNDS, lambda _, prior: fitted(alike, prior, even), even)
+    kinds = jnp.concatenate([_normalised(means(alike, common)), jnp.full_like(alike, 1 / topics)], 1)
+    kinds = _normalised(kinds)
+    prior = fitted(kinds, jnp.repeat(common, topics + 1, 1), common)
+    return means(*jax.lax.fori_loop(0, ROUNDS, again, (kinds, prior)))
+
+
+def _normalised(lines: Array) -> Array:
+    return lines / (jnp.sum(lines, 1, keepdims=True) + TINY)
 
 
 def _nonnegative(noisy: Array, noise: Array) -> Array:
