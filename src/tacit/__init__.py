@@ -2,13 +2,17 @@
 
 from tacit.accounting import advantage, epsilon, true_positive_rate
 from tacit.certificate import Certificate, CertificateError
+from tacit.ep import ep
 from tacit.explain import explain
 from tacit.fit import Answer, ask, fit, fit_public
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
+from tacit.methods import sites
 from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.logistic import logistic
+from tacit.methods.pbp import pbp
+from tacit.methods.sep import sep
 from tacit.methods.vi import vi
 from tacit.posterior import Posterior
 from tacit.schema import Schema
@@ -37,12 +41,16 @@ __all__ = [
     "belief_net",
     "calibrate",
     "documents",
+    "ep",
     "epsilon",
     "explain",
     "fit",
     "fit_public",
     "lda",
     "logistic",
+    "pbp",
+    "sep",
+    "sites",
     "true_positive_rate",
     "vi",
 ]

@@ -9,7 +9,7 @@
             log Z    = log E[p(y | f)],  f ~ N(its mean, its variance)
             backward   g, k = derivatives of log Z by m and v,  s = g^2 - 2 k
             tau = s / (1 - v s),  nu = (g + s m) / (1 - v s)         contribution: through the wall
-            e = ((y - E f)^2 + Var f) / 2                            contribution, if the noise precision is learnt
+            e = (1, (y - E f)^2 + Var f) / 2                         contribution, if the noise precision is learnt
         theta  <- (1 - pace) theta + pace (theta_0 + G)              the recursion of sep.py
         lambda, gamma from q and the averaged e                      free post-processing
 
@@ -37,7 +37,7 @@ from jax.scipy.special import log_ndtr
 from jax.scipy.stats import norm
 
 from tacit.methods.natural import TINY, Moments, Natural, drawn, floored, moments, plus, scalar_site
-from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.methods.running import Pace, Running, blend, block_weights, slowing, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
@@ -59,10 +59,10 @@ class PBPState(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What one record gives: its sites, and its expected squared error (empty if the noise precision is public)."""
+    """What one record gives: its sites, and one half and half its squared error (nothing if the noise is public)."""
 
     sites: Natural
-    error: Array
+    noise: tuple[Array, ...]
 
 
 def pbp(
@@ -124,40 +124,41 @@ def pbp(
             centre = [spread * jax.random.normal(k, shape) for k, shape in zip(keys, shapes, strict=True)]
             centre[-1] = jnp.zeros(shapes[-1])
             decay = jnp.float32(SHAPE / RATE)
-            nothing = Natural(*[jax.tree.map(jnp.zeros_like, centre)] * 2)
-            running = start(Contribution(nothing, jnp.full(int(learnt), size / 2)))
-            return PBPState(
-                centre, decay, running, nothing, moments(_prior(centre, decay), False), _variance(1.0, noise)
-            )
+            # A guess at what all records will say of the width, so that the first steps are no longer than the later.
+            guess = [jnp.full(shape, size * usual) for shape, usual in zip(shapes, _precisions(shapes), strict=True)]
+            sites = Natural([c * g for c, g in zip(centre, guess, strict=True)], guess)
+            running = start(Contribution(sites, (jnp.float32(size / 2),) * 2 * learnt))
+            cavity = moments(plus(_prior(centre, decay), sites), False)
+            return PBPState(centre, decay, running, sites, cavity, _variance(1.0, noise))
 
         def contribute(state: PBPState, record: Record, key: Key) -> Contribution:
             x = record["x"].astype(jnp.float32)
 
-            def log_z(mean: list[Array], variance: list[Array]) -> tuple[Array, Array]:
+            def log_z(mean: list[Array], variance: list[Array]) -> Array:
                 f = forward(Moments(mean, variance), x)
                 if head is not None:
-                    given = f if head.predictors else Moments(f.mean[0], f.variance[0])
-                    return head.log_z(record, *given), jnp.zeros(0)
-                off = jnp.square(record["y"] - f.mean[0])
-                all_variance = f.variance[0] + state.noise
-                log_density = -0.5 * (jnp.log(2 * jnp.pi * all_variance) + off / all_variance)
-                return log_density, (off + f.variance) / 2
+                    return head.log_z(record, *(f if head.predictors else (f.mean[0], f.variance[0])))
+                return norm.logpdf(record["y"], f.mean[0], jnp.sqrt(f.variance[0] + state.noise))
 
-            error = log_z(*state.cavity)[1] if learnt else jnp.zeros(0)
-            sites = scalar_site(lambda *given: log_z(*given)[0], state.cavity, head.alpha if head else 1.0)
-            return Contribution(sites, error)
+            sites = scalar_site(log_z, state.cavity, head.alpha if head else 1.0)
+            # In units of the noise, so that one clip suits all steps.
+            sites = jax.tree.map(lambda leaf: state.noise * leaf, sites)
+            if not learnt:
+                return Contribution(sites, ())
+            f = forward(state.cavity, x)
+            error = jnp.square(record["y"] - f.mean[0]) + f.variance[0]
+            return Contribution(sites, (jnp.float32(0.5), error / state.noise / 2))
 
         def update(state: PBPState, release: Release, key: Key) -> PBPState:
-            running = blend(state.running, release, share)
+            running = blend(state.running, _unscaled(release, state.noise), share)
             released = Running(running.statistics.sites, running.noise_std.sites, running.step)
             sites = floored(released, False)
             mean, variance = moments(plus(_prior(state.centre, state.decay), sites), False)
             squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), mean, state.centre, variance)
             decay = (SHAPE + _count(shapes) / 2) / (RATE + sum(squares) / 2)
             cavity = moments(plus(_prior(state.centre, decay), sites, 1 - 1 / size), False)
-            error = jnp.maximum(running.statistics.error, running.noise_std.error)
-            after = (RATE + jnp.sum(error)) / (SHAPE + size / 2 - 1)
-            return PBPState(state.centre, decay, running, sites, cavity, _variance(after, noise))
+            after = _noise(running) if learnt else state.noise
+            return PBPState(state.centre, decay, running, sites, cavity, after)
 
         def draw(state: PBPState, key: Key) -> dict[str, Array]:
             weights = drawn(plus(_prior(state.centre, state.decay), state.sites), False, key)
@@ -176,7 +177,17 @@ def pbp(
             mean, variance = moments(plus(_prior(state.centre, state.decay), state.sites), False)
             return {"mean": mean, "variance": variance, "decay": state.decay, "noise variance": state.noise}
 
-        return Method(init, contribute, update, draw, predict, points, needs=head.needs if head else ())
+        return Method(
+            init,
+            contribute,
+            update,
+            draw,
+            predict,
+            points,
+            clip=1.0,
+            weights=_weights(shapes, learnt),
+            needs=head.needs if head else (),
+        )
 
     return build
 
@@ -226,6 +237,33 @@ def output(weights: Sequence[Array], x: Array) -> Array:
 def _prior(centre: list[Array], decay: Array) -> Natural:
     precision = jax.tree.map(lambda leaf: jnp.full_like(leaf, 1.0) * decay, centre)
     return Natural(jax.tree.map(jnp.multiply, centre, precision), precision)
+
+
+def _noise(running: Running) -> Array:
+    """Give b / (a - 1) of the noise precision's posterior Gamma(a, b)."""
+    a, b = map(jnp.maximum, running.statistics.noise, running.noise_std.noise)
+    return (RATE + b) / (SHAPE - 1 + a)
+
+
+def _unscaled(release: Release, noise: Array) -> Release:
+    def both(given: Contribution) -> Contribution:
+        sites = jax.tree.map(lambda leaf: leaf / noise, given.sites)
+        return Contribution(sites, given.noise and (given.noise[0], given.noise[1] * noise))
+
+    return release._replace(full=both(release.full), noise_std=both(release.noise_std))
+
+
+def _weights(shapes: Sequence[tuple[int, int]], learnt: bool) -> tuple[float, ...]:
+    """Share the noise among the layers' linear parts, their precisions, and the noise site, by their usual norms."""
+    sizes = [math.prod(shape) for shape in shapes]
+    bounds = [0.5] * (len(shapes) - 1) + [0.6] + [0.2] * (len(shapes) - 1) + [0.4]
+    return block_weights((*bounds, *(0.5, 0.5) * learnt), (*sizes, *sizes, *(1, 1) * learnt))
+
+
+def _precisions(shapes: Sequence[tuple[int, int]]) -> list[float]:
+    """Give the usual precision of a record's site, by layer, for a noise variance of 1 and half of the units on."""
+    widths = [into for _, into in shapes]
+    return [0.5 / math.prod(widths[i:]) for i in range(len(widths))]
 
 
 def _variance(learnt: Array | float, public: float | None) -> Array:
