@@ -16,6 +16,8 @@ METHODS_MAY_IMPORT = {
         "tacit.types",
         "tacit.model",
         "tacit.methods.running",
+        "tacit.methods.natural",
+        "tacit.methods.sites",
         "jax",
         "jaxtyping",
         "numpyro",

@@ -1,8 +1,8 @@
 """Expectation propagation on public records: the oracles that ``tacit.sep`` is compared with. There is no private path.
 
     full EP       q = p0 f_1 ... f_N
-                  repeat, for all records at once:  cavity  theta - alpha theta_n
-                                                    theta_n <- theta_n + damping (site at the cavity - theta_n)
+                  repeat, record by record:  cavity  theta - alpha theta_n
+                                             theta_n <- theta_n + damping (site at the cavity - theta_n)
     averaged EP   q = p0 f^N: one cavity, theta - alpha theta_f, and one site, the mean of all
 
 Full EP remembers a site for each record, so that a record influences steps that it is not part of: a private release
@@ -13,7 +13,6 @@ records are many.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ from tacit.methods.natural import Natural, moments, plus
 from tacit.methods.sep import sep
 from tacit.methods.sites import Site
 from tacit.posterior import Posterior
-from tacit.types import Array, Key, PyTree, Record
+from tacit.types import Array, Key, PyTree
 from tacit.wall.data import PrivateData
 
 
@@ -79,25 +78,33 @@ def ep(
     built = method(jax.tree.map(lambda leaf: leaf[0], records))
     state = built.init(key)
 
-    def revise(old: Natural, total: Natural, record: Record) -> Natural:
+    def visit(i: Array, memory: tuple[Natural, Natural]) -> tuple[Natural, Natural]:
+        sites, total = memory
+        old = jax.tree.map(lambda leaf: leaf[i], sites)
+        record = jax.tree.map(lambda leaf: leaf[i], records)
         cavity = plus(plus(state.prior, total), old, -site.alpha)
-        new = plus(old, plus(site.natural(moments(cavity, site.matrices), record), old, -1.0), damping)
-        # A cavity that lost its precision gives no site; the old one stays for another sweep.
-        return jax.tree.map(lambda new, old: jnp.where(_proper(cavity, new, site.matrices), new, old), new, old)
+        change = plus(site.natural(moments(cavity, site.matrices), record), old, -1.0)
+        after = plus(total, change, damping)
+        # A site that would leave no distribution behind waits for another sweep.
+        allowed = _proper(cavity, site.matrices) & _proper(plus(state.prior, after), site.matrices)
+        change = jax.tree.map(lambda leaf: jnp.where(allowed, damping * leaf, 0), change)
+        return jax.tree.map(lambda leaf, by: leaf.at[i].add(by), sites, change), plus(total, change)
 
-    def sweep(_: Any, sites: Natural) -> Natural:
-        total = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), sites)
-        return jax.vmap(revise, (0, None, 0))(sites, total, records)
+    def sweep(_: Array, sites: Natural) -> Natural:
+        return jax.lax.fori_loop(0, size, visit, (sites, _sum(sites)))[0]
 
     first = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape)), state.sites)
     sites = jax.jit(lambda first: jax.lax.fori_loop(0, sweeps, sweep, first))(first)
-    state = state._replace(sites=jax.tree.map(lambda leaf: jnp.sum(leaf, 0), sites))
+    state = state._replace(sites=_sum(sites))
     return posterior_of(built, state, jax.random.fold_in(key, sweeps), None)
 
 
-def _proper(cavity: Natural, new: Array, matrices: bool) -> Array:
+def _sum(sites: Natural) -> Natural:
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, 0), sites)
+
+
+def _proper(natural: Natural, matrices: bool) -> Array:
+    """Say whether natural parameters are those of a distribution."""
     if matrices:
-        positive = jnp.all(jnp.isfinite(jnp.linalg.cholesky(cavity.precision)))
-    else:
-        positive = jnp.all(jnp.asarray([jnp.all(leaf > 0) for leaf in jax.tree.leaves(cavity.precision)]))
-    return positive & jnp.all(jnp.isfinite(new))
+        return jnp.all(jnp.isfinite(jnp.linalg.cholesky(natural.precision)))
+    return jnp.all(jnp.asarray([jnp.all(leaf > 0) for leaf in jax.tree.leaves(natural.precision)]))

@@ -91,9 +91,7 @@ def drawn(natural: Natural, matrices: bool, key: Key) -> PyTree:
     mean, variance = moments(natural, matrices)
     if not matrices:
         return jax.tree.map(lambda m, v, z: m + jnp.sqrt(v) * z, mean, variance, jax.tree.unflatten(structure, normal))
-    values, vectors = jnp.linalg.eigh(variance)
-    scaled = jnp.sqrt(jnp.maximum(values, 0)) * normal[0]
-    return mean + jnp.einsum("...ij,...j->...i", vectors, scaled)
+    return mean + jnp.einsum("...ij,...j->...i", jnp.linalg.cholesky(variance), normal[0])
 
 
 def mirrored(matrix: Array) -> Array:

@@ -25,7 +25,6 @@ digit. lambda is refreshed after every step instead of every epoch.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -92,7 +91,8 @@ def pbp(
     spread
         Standard deviation of the hidden weights' prior means around zero.
     pace
-        Weight of a step's release in the average; by default ``(1 + step) ** -0.7``.
+        Weight of a step's release in the average; by default ``0.05 (1 + step / 100) ** -0.7``. Hidden units are alike
+        at first, so that all of them moved together by much more than 0.05 would overshoot.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def pbp(
         To be handed to ``tacit.fit``. A record is ``{"x": columns, "y": ...}``, with columns of about unit size. Draws
         have the weights, ``w0``, ``w1``, ...; predictions have ``mean`` and ``y``.
     """
-    share = slowing() if pace is None else pace
+    share = pace or (lambda step: 0.05 * slowing(100.0)(step))
     if head is not None and noise is not None:
         raise ValueError("Both noise and head are given; the noise is part of the head. Leave one of them out.")
     if any(units < 1 for units in hidden) or size < 1 or not spread > 0 or (noise is not None and not noise > 0):
@@ -116,8 +116,10 @@ def pbp(
 
     def build(placeholder: Record) -> Method:
         columns = _columns(placeholder)
-        widths = [columns, *hidden, (head and head.predictors) or 1]
-        shapes = [(out, into + 1) for into, out in itertools.pairwise(widths)]
+        outputs = (head and head.predictors) or 1
+        shapes = [(out, into + 1) for into, out in zip((columns, *hidden), (*hidden, outputs), strict=True)]
+
+        number = sum(math.prod(shape) for shape in shapes)
 
         def init(key: Key) -> PBPState:
             keys = jax.random.split(key, len(shapes))
@@ -155,15 +157,14 @@ def pbp(
             sites = floored(released, False)
             mean, variance = moments(plus(_prior(state.centre, state.decay), sites), False)
             squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), mean, state.centre, variance)
-            decay = (SHAPE + _count(shapes) / 2) / (RATE + sum(squares) / 2)
+            decay = (SHAPE + number / 2) / (RATE + sum(squares) / 2)
             cavity = moments(plus(_prior(state.centre, decay), sites, 1 - 1 / size), False)
             after = _noise(running) if learnt else state.noise
             return PBPState(state.centre, decay, running, sites, cavity, after)
 
         def draw(state: PBPState, key: Key) -> dict[str, Array]:
             weights = drawn(plus(_prior(state.centre, state.decay), state.sites), False, key)
-            noisy = {} if head else {"noise": state.noise}
-            return {**{f"w{i}": w for i, w in enumerate(weights)}, **noisy}
+            return {f"w{i}": w for i, w in enumerate(weights)}
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> PyTree:
             weights = [draw[f"w{i}"] for i in range(len(shapes))]
@@ -175,7 +176,7 @@ def pbp(
 
         def points(state: PBPState) -> dict[str, PyTree]:
             mean, variance = moments(plus(_prior(state.centre, state.decay), state.sites), False)
-            return {"mean": mean, "variance": variance, "decay": state.decay, "noise variance": state.noise}
+            return {"mean": mean, "variance": variance, "decay": state.decay, "noise": state.noise}
 
         return Method(
             init,
@@ -268,10 +269,6 @@ def _precisions(shapes: Sequence[tuple[int, int]]) -> list[float]:
 
 def _variance(learnt: Array | float, public: float | None) -> Array:
     return jnp.asarray(learnt if public is None else public, jnp.float32)
-
-
-def _count(shapes: Sequence[tuple[int, int]]) -> int:
-    return sum(math.prod(shape) for shape in shapes)
 
 
 def _columns(placeholder: Any) -> int:

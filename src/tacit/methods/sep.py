@@ -75,7 +75,7 @@ def sep(
     bound
         Norm of ``x`` that few records exceed, public. It shares the noise between the two parts of a site.
     pace
-        Weight of a step's release in the average; by default ``(1 + step) ** -0.7``.
+        Weight of a step's release in the average; by default what suits the site, else ``(1 + step) ** -0.7``.
     reading
         "consistent": all copies of the site are updated. "paper": equation 4 of DP-SEP as printed, which divides the
         pace by ``size``.
@@ -86,10 +86,11 @@ def sep(
     Returns
     -------
     MethodFor
-        To be handed to ``tacit.fit``. Draws have ``w``: a vector, for several predictors or components a line each.
+        To be handed to ``tacit.fit``. Draws have ``w``: a vector, for several predictors or components a line each; for
+        sites of all weights, what those are called.
     """
     _check_choices(size, prior, bound, reading, repair)
-    share = slowing() if pace is None else pace
+    share = pace or site.pace or slowing()
     step_of = share if reading == "consistent" else (lambda step: share(step) / size)
 
     def build(placeholder: Record) -> Method:
@@ -126,7 +127,7 @@ def sep(
 
         def draw(state: SEPState, key: Key) -> dict[str, Array]:
             w = drawn(plus(state.prior, state.sites), site.matrices, key)
-            if site.form == "weights" and isinstance(w, dict):
+            if site.form == "weights":
                 return w
             return {"w": w[0] if site.form == "predictors" and site.predictors is None else w}
 
@@ -149,7 +150,7 @@ def sep(
             clip=1.0 if site.matrices else None,
             weights=_weights(site, bound, columns, blocks) if site.matrices else None,
             rate=1.0 if site.matrices and small else None,
-            steps=(10 if small else 50) if site.matrices else None,
+            steps=site.steps or ((10 if small else 50) if site.matrices else None),
             needs=site.needs,
         )
 

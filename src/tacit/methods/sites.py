@@ -18,9 +18,10 @@ from jax.scipy.special import gammaln, logsumexp
 from jax.scipy.stats import norm
 
 from tacit.methods.natural import TINY, Moments, Natural, matrix_site, scalar_site
+from tacit.methods.running import Pace, evenly, slowing
 from tacit.types import Array, Key, Need, PyTree, Record
 
-NODES = 32
+NODES = 64
 """Of the Gauss-Hermite rule."""
 POINTS = 256
 """Fixed points for integrals over several predictors."""
@@ -45,7 +46,7 @@ class Site(NamedTuple):
     form
         What ``mean`` and ``variance`` are of. "predictors": the linear predictor ``x'w``, a scalar, or a vector of
         several. "blocks": blocks of weights, a line each, with a covariance matrix each. "weights": all weights, a
-        pytree, with variances of the same shapes.
+        dictionary of arrays, with variances of the same shapes.
     predictors
         How many linear predictors there are; nothing for one that is a scalar.
     centre
@@ -56,6 +57,8 @@ class Site(NamedTuple):
         The power that ``log_z`` is for: 1 is EP, 0 variational.
     usual
         ``usual(bound, columns)``: how long the two parts of a record's site usually are, for ``x`` of norm ``bound``.
+    pace, steps
+        What suits the site where the user of ``tacit.sep`` gives none.
     needs
         What must be true of every record.
     """
@@ -67,6 +70,8 @@ class Site(NamedTuple):
     predict: Callable[..., PyTree] | None = None
     alpha: float = 1.0
     usual: Callable[[float, int], tuple[float, float]] = lambda bound, columns: (bound, bound**2)
+    pace: Pace | None = None
+    steps: int | None = None
     needs: tuple[Need, ...] = ()
 
     @property
@@ -152,7 +157,8 @@ def gaussian(noise: float, alpha: float = 1.0) -> Site:
     def predict(f: Array, key: Key) -> dict[str, Array]:
         return {"mean": f, "y": f + math.sqrt(noise) * jax.random.normal(key, f.shape)}
 
-    return Site(log_z, predict=predict, alpha=alpha, usual=_along(1 / noise, 1 / noise))
+    # The sites are the same at every cavity.
+    return Site(log_z, predict=predict, alpha=alpha, usual=_along(1 / noise, 1 / noise), pace=evenly)
 
 
 def probit(alpha: float = 1.0) -> Site:
@@ -311,6 +317,8 @@ def mixture(components: int, noise: float, shares: Sequence[float] | None = None
         centre=centre,
         predict=predict,
         usual=lambda bound, columns: (bound / noise, math.sqrt(columns) / noise),
+        pace=lambda step: 0.3 * slowing(50.0)(step),  # at full steps components fall together
+        steps=100,
     )
 
 
