@@ -69,7 +69,7 @@ def built(**more: Any) -> Any:
 
 
 def test_a_site_is_the_change_of_the_moments() -> None:
-    """m' = m + v g, v' = v - v^2 s, and the site is the difference of natural parameters, times the noise as its unit."""
+    """m' = m + v g, v' = v - v^2 s, and the site is the difference of natural parameters, in units of the noise."""
     method = built(noise=0.5)
     state = method.init(KEY)
     record = {"x": jnp.asarray([0.3, -1.2, 0.8]), "y": jnp.float32(0.7)}
