@@ -7,8 +7,10 @@ compare with is NUTS on the same model with the labels summed out, started at th
 the true labels.
 
 EP, SEP and averaged EP are not private. DP-SEP is ``tacit.fit(tacit.sep(sites.mixture(4, 0.25), ...))``, in both
-readings: the consistent one with tacit's default recipe, and equation 4 as printed (reading="paper", clip 1, gamma 1, 100
-passes). All have honest accounting. A run is one public start and one secret seed.
+readings: the consistent one with tacit's default recipe, and equation 4 as printed (reading="paper", clip 1, gamma 1,
+100 passes). All have honest accounting. The wall does not certify ε = 50 at δ = 1e-5, where e^ε times the inexactness
+of its samplers is not small: that row has ordinary floating-point noise of the same calibrated size. A run is one
+public start and one secret seed.
 
 F-norm: half of the squared Frobenius norm of the difference of the means plus that of the covariances, summed over
 components, which is what the paper's code computes; its root is printed beside it. KL: mean over components of
@@ -32,6 +34,8 @@ from numpyro.infer import MCMC, NUTS, init_to_value
 
 import tacit
 from tacit import sites
+from tacit.methods.natural import Natural
+from tacit.types import Release
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -73,6 +77,37 @@ def nuts(x: Any, means: Any, start: Any, draws: int) -> Any:
     return np.asarray(mcmc.get_samples()["w"], float)
 
 
+def private(method: Any, given: Any, epsilon: float, seed: int, **recipe: Any) -> Any:
+    """Fit through the wall; at an epsilon that it does not certify, with ordinary floating-point noise."""
+    budget = tacit.Budget(epsilon, DELTA)
+    if epsilon < 20:
+        return study.fit(method, given, budget, seed, **recipe)
+    built = method({"x": jnp.zeros(COLUMNS)})
+    recipe = {"rate": built.rate, "steps": built.steps, "clip": built.clip, "weights": built.weights, **recipe}
+    mechanism = tacit.calibrate(budget, **recipe)
+    x, key, count = jnp.asarray(given["x"]), jax.random.key(seed), len(given["x"])
+    weights = Natural(*(mechanism.weights or ()))
+    std = Natural(*(jnp.float32(mechanism.noise_std / weight) for weight in weights))
+
+    def step(t: Any, state: Any) -> Any:
+        own = jax.random.split(jax.random.fold_in(key, t), 3)
+        present = jax.random.bernoulli(own[0], mechanism.rate, (count,))
+
+        def clipped(x: Any) -> Any:
+            site = built.contribute(state, {"x": x}, key)
+            norm = jnp.sqrt(sum(jnp.sum(jnp.square(w * part)) for w, part in zip(weights, site, strict=True)))
+            return jax.tree.map(lambda part: part * jnp.minimum(1, mechanism.clip / norm), site)
+
+        sums = [jnp.einsum("n,n...->...", present.astype(jnp.float32), part) for part in jax.vmap(clipped)(x)]
+        noisy = [s + d * jax.random.normal(k, s.shape) for s, d, k in zip(sums, std, own[1:], strict=True)]
+        full = Natural(*(part / mechanism.rate for part in noisy))
+        return built.update(state, Release(Natural(*noisy), std, jnp.float32(mechanism.rate), full), key)
+
+    state = jax.jit(lambda: jax.lax.fori_loop(0, mechanism.steps, step, built.init(key)))()
+    draws = jax.vmap(built.draw, (None, 0))(state, jax.random.split(jax.random.fold_in(key, 1 << 20), 1000))
+    return tacit.Posterior(draws, None, built)
+
+
 def gaussians(w: Any) -> tuple[Any, Any]:
     """Give mean and covariance of every component's draws."""
     w = np.asarray(w, float)
@@ -102,8 +137,8 @@ def assigned(posterior: Any, x: Any) -> Any:
 def main() -> None:
     """Print the table and draw the figure."""
     chosen = study.options(__doc__)
-    count, runs = (200, 1) if chosen.quick else (1000, 5)
-    epsilons = EPSILONS[1:2] if chosen.quick else EPSILONS
+    count, runs = (200, 1) if chosen.quick else (1000, 3)
+    epsilons = EPSILONS[:2] if chosen.quick else EPSILONS
     x, label, means = records(count)
     given = {"x": x}
     methods: dict[str, list[Any]] = {name: [] for name in ("EP", "averaged EP", "SEP", "SEP, paper's reading")}
@@ -119,15 +154,14 @@ def main() -> None:
         methods["SEP"].append(tacit.fit_public(sep, given, steps=2 * steps, rate=0.2, key=key))
         methods["SEP, paper's reading"].append(tacit.fit_public(slow, given, steps=steps, key=key))
         for epsilon in epsilons:
-            budget = tacit.Budget(epsilon, DELTA)
-            private = tacit.sep(SITE, size=count, prior=PRIOR, bound=BOUND)
+            ours = tacit.sep(SITE, size=count, prior=PRIOR, bound=BOUND)
             methods.setdefault(f"DP-SEP, ε = {epsilon:g}", []).append(
-                study.fit(private, given, budget, seed, **({"steps": 10} if chosen.quick else {}))
+                private(ours, given, epsilon, seed, **({"steps": 10} if chosen.quick else {}))
             )
             printed = tacit.sep(SITE, size=count, prior=PRIOR, pace=lambda step: jnp.float32(0.1), reading="paper")
             recipe = {"rate": 0.1, "steps": 10 * steps, "clip": 1.0, "weights": (1.0, 1.0)}
             methods.setdefault(f"DP-SEP, ε = {epsilon:g}, paper's reading, clip 1", []).append(
-                study.fit(printed, given, budget, seed, **recipe)
+                private(printed, given, epsilon, seed, **recipe)
             )
         print(f"run {seed} is done", flush=True)
     results: dict[str, Any] = {}

@@ -52,11 +52,9 @@ def scalar_site(log_z: Callable[[PyTree, PyTree], Array], cavity: Moments, alpha
         return jnp.minimum(alpha * g * g - 2 * k, (1 - ROOM) / jnp.maximum(alpha * v, TINY))
 
     s = jax.tree.map(curvature, *slopes, cavity.variance)
-    precision = jax.tree.map(lambda s, v: s / (1 - alpha * v * s), s, cavity.variance)
-    linear = jax.tree.map(
-        lambda g, s, m, v: (g + s * m) / (1 - alpha * v * s), slopes[0], s, cavity.mean, cavity.variance
-    )
-    return Natural(linear, precision)
+    room = jax.tree.map(lambda s, v: 1 / (1 - alpha * v * s), s, cavity.variance)
+    linear = jax.tree.map(lambda g, s, m, r: (g + s * m) * r, slopes[0], s, cavity.mean, room)
+    return Natural(linear, jax.tree.map(jnp.multiply, s, room))
 
 
 def matrix_site(log_z: Callable[[Array, Array], Array], cavity: Moments, alpha: float) -> Natural:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import log_ndtr
+from jax.scipy.special import erfc
 from jax.scipy.stats import norm
 
 from tacit.methods.natural import TINY, Moments, Natural, drawn, floored, moments, plus, scalar_site
@@ -42,8 +42,8 @@ from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 SHAPE, RATE = 6.0, 6.0
 """Of the Gamma priors of both precisions."""
-LOWEST = -12.0
-"""A unit whose input is so many standard deviations below zero counts as off."""
+FAR = 30.0
+"""A unit whose input is so many standard deviations from zero is on or off for certain."""
 
 
 class PBPState(NamedTuple):
@@ -217,12 +217,11 @@ def rectified(mean: Array, variance: Array) -> Moments:
     Privacy: as its inputs.
     """
     std = jnp.sqrt(jnp.maximum(variance, TINY))
-    alpha = jnp.maximum(mean / std, LOWEST)
-    on = norm.cdf(alpha)
-    ratio = jnp.exp(norm.logpdf(alpha) - log_ndtr(alpha))
-    above = std * (alpha + ratio)  # the mean, if it is above zero
-    after = on * above
-    return Moments(after, after * above * norm.cdf(-alpha) + on * variance * (1 - ratio * (ratio + alpha)))
+    alpha = jnp.clip(mean / std, -FAR, FAR)
+    on, density = erfc(-alpha / math.sqrt(2)) / 2, jnp.exp(-jnp.square(alpha) / 2) / math.sqrt(2 * math.pi)
+    # E[max(a, 0)^2] - E[max(a, 0)]^2, without a difference of large numbers.
+    spread = on + alpha**2 * on * (1 - on) + alpha * density * (1 - 2 * on) - density**2
+    return Moments(mean * on + std * density, jnp.square(std) * jnp.maximum(spread, 0))
 
 
 def output(weights: Sequence[Array], x: Array) -> Array:
