@@ -227,9 +227,8 @@ def limits(split: Split, seed: int) -> dict[str, float]:
     found = {"as above": private(split, 50, 10.0, seed)[0]}
     found["20 units"] = private(split, 20, 10.0, seed)[0]
     found["clip 2"] = private(split, 50, 10.0, seed, clip=2.0)[0]
-    found["rate 0.4, 500 steps"] = private(split, 50, 10.0, seed, rate=0.4)[0]
     found["1500 steps"] = private(split, 50, 10.0, seed, steps=1500)[0]
-    found["ε = 100"] = private(split, 50, 100.0, seed)[0]
+    found["rate 0.4"] = private(split, 50, 10.0, seed, rate=0.4)[0]
     return found
 
 
@@ -239,12 +238,14 @@ def main() -> None:
         __doc__,
         sets={"default": ",".join(FILES)},
         splits={"type": int, "default": 5},
+        epsilons={"default": ",".join(f"{e:g}" for e in EPSILONS)},
         parts={"default": "tables,limits,speed", "help": "what to do"},
     )
     names = chosen.sets.split(",")[: 1 if chosen.quick else None]
     splits, number = (1, 1) if chosen.quick else (chosen.splits, PASSES)
     parts = chosen.parts.split(",")
-    epsilons = EPSILONS[:1] if chosen.quick else EPSILONS
+    epsilons = [float(e) for e in chosen.epsilons.split(",")][: 1 if chosen.quick else None]
+    command = " ".join(["python papers/dpsep/pbp.py", *sys.argv[1:]])
     results: dict[str, Any] = {}
     text: list[str] = []
 
@@ -261,7 +262,7 @@ def main() -> None:
         ax.set(xlabel="ε", ylabel="RMSE / that of the mean", ylim=(0, 1.05))
         study.log_axis(ax, epsilons)
         ax.legend(frameon=False, fontsize=7)
-        study.save(chosen.out, "pbp", "python papers/dpsep/pbp.py", "\n\n".join(text), results, figure)
+        study.save(chosen.out, "pbp", command, "\n\n".join(text), results, figure)
 
     for name in names if "tables" in parts else ():
         units, rows = (100 if name == "protein" else 50), {}
@@ -320,7 +321,8 @@ def main() -> None:
         times = results["speed"]
         text.append(
             f"One pass over protein, {times['records']} records, 100 units, subsets of 256: "
-            f"{times['ours, seconds']:.2f} s; record by record in NumPy {times['NumPy, seconds']:.1f} s; ratio {times['ratio']:.0f}."
+            f"{times['ours, seconds']:.2f} s; record by record in NumPy "
+            f"{times['NumPy, seconds']:.1f} s; ratio {times['ratio']:.0f}."
         )
         write()
 
