@@ -22,7 +22,9 @@ def test_a_study_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "argv", [name, "--quick", "--out", str(tmp_path)])
     monkeypatch.setattr(sys, "path", list(sys.path))
     runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
-    assert json.loads((tmp_path / "results" / f"{name}.json").read_text())["command"].startswith(f"python papers/dpsep/{name}.py")
+    assert json.loads((tmp_path / "results" / f"{name}.json").read_text())["command"].startswith(
+        f"python papers/dpsep/{name}.py"
+    )
     assert "|" in (tmp_path / "results" / f"{name}.md").read_text()
     assert 5_000 < (tmp_path / "figures" / f"{name}.png").stat().st_size < 400_000
 

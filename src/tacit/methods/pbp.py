@@ -198,16 +198,18 @@ def forward(weights: Moments, x: Array) -> Moments:
 
     Privacy: of one record; public for a public one.
     """
-    mean, variance = jnp.append(x, 1.0), jnp.zeros(len(x) + 1)
     last = len(weights.mean) - 1
+    mean, square, variance = jnp.append(x, 1.0), jnp.square(jnp.append(x, 1.0)), None
     for i, (m, v) in enumerate(zip(*weights, strict=True)):
         width = m.shape[1]
-        a = m @ mean / math.sqrt(width)
-        spread = (jnp.square(m) @ variance + v @ (jnp.square(mean) + variance)) / width
+        a, spread = m @ mean / math.sqrt(width), v @ square / width
+        if variance is not None:  # the input has none
+            spread += jnp.square(m) @ variance / width
         if i == last:
             return Moments(a, spread)
         mean, variance = rectified(a, spread)
         mean, variance = jnp.append(mean, 1.0), jnp.append(variance, 0.0)
+        square = jnp.square(mean) + variance
     raise AssertionError("a network has a last layer")
 
 
