@@ -7,10 +7,10 @@ the records is not private and not counted, for comparability; in use, scale by 
 units, 100 on protein.
 
 SEP, clipped SEP: ``tacit.pbp`` without noise, in passes over shuffled records with subsets of 10, 40 passes as in the
-paper, 80 on kin8nm and power; clipped at what the private recipe uses. "private recipe without noise": subsets, clip and
-paces of DP-SEP, no noise; the difference to DP-SEP is what noise costs. DP-SEP: ``tacit.fit`` with tacit's default clip,
-weights and pace. "random features": the first layer is the public random start of the network and stays so; the second
-is ``tacit.sep(sites.gaussian(...))`` with a full covariance, its noise variance a public guess.
+paper, 80 on kin8nm and power; clipped at what the private recipe uses. "private recipe without noise": subsets, clip
+and paces of DP-SEP, no noise; the difference to DP-SEP is what noise costs. DP-SEP: ``tacit.fit`` with tacit's default
+clip, weights and pace. "random features": the first layer is the public random start of the network and stays so; the
+second is ``tacit.sep(sites.gaussian(...))`` with a full covariance, its noise variance a public guess.
 "vi": ``tacit.vi`` on the same network with the same public random start, its weights' precisions not learnt, by Adam.
 
 The paper's DP-SEP rows are left out: its code adds no noise in these experiments.
