@@ -106,7 +106,7 @@ def test_it_learns_a_curve_and_the_noise_around_it() -> None:
     truth = np.sin(2 * inputs[:, 0])
     straight = np.sqrt(np.mean((truth - np.polyval(np.polyfit(inputs[:, 0], truth, 1), inputs[:, 0])) ** 2))
     assert np.sqrt(np.mean((found["mean"].mean(0) - truth) ** 2)) < 0.25 * straight
-    # The posterior of the noise precision, Gamma(6 + 400, 6 + half the squared errors), which hold the weights' spread too.
+    # The noise precision's posterior is Gamma(6 + 400, 6 + half the squared errors, the weights' spread included).
     fitted = fit.predict({"x": data["x"]}, key=KEY)["mean"].mean(0)
     least = (6 + float(np.sum((data["y"] - fitted) ** 2)) / 2) / (5 + 400)
     assert least < float(fit.points["noise"]) < 1.15 * least
