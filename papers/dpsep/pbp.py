@@ -367,8 +367,8 @@ def main() -> None:
 
 
 def spread(values: list[float], digits: int = 4) -> str:
-    """Write mean ± standard deviation over splits."""
-    return f"{np.mean(values):.{digits}f} ± {np.std(values):.{digits}f}"
+    """Write mean ± standard deviation over splits; of one split, its figure."""
+    return f"{np.mean(values):.{digits}f}" + (f" ± {np.std(values):.{digits}f}" if len(values) > 1 else "")
 
 
 if __name__ == "__main__":
