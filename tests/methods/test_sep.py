@@ -140,7 +140,7 @@ def nuts(x: np.ndarray, y: np.ndarray, link: str) -> np.ndarray:
     return np.asarray(mcmc.get_samples()["w"])
 
 
-@pytest.mark.parametrize("link", ["probit", "logistic"])
+@pytest.mark.parametrize("link", ["probit", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_within_five_per_cent_of_nuts(link: str) -> None:
     """Fixed seeds. 16000 draws of NUTS: the standard error of a variance is about 1%, of a mean below 1% of an sd."""
     x, f = regression()
@@ -235,7 +235,7 @@ def test_clusters_are_found() -> None:
     site = sites.mixture(3, 0.25)
     for posterior in (
         fit_public(sep(site, size=600, prior=0.1), {"x": x}, steps=60, key=jax.random.key(0)),
-        tacit.ep(site, {"x": x}, prior=0.1, key=jax.random.key(0), damping=0.3),
+        tacit.ep(site, {"x": x}, prior=0.1, key=jax.random.key(0), damping=0.3, sweeps=15),
     ):
         found = posterior.draws["w"].mean(0)
         nearest = np.argmin(np.linalg.norm(centres[:, None] - found, axis=-1), 1)
