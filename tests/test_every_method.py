@@ -91,6 +91,12 @@ def pixels(count: int = COUNT) -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(3).integers(0, 2, (count, 5)).astype(np.float32)}
 
 
+def clusters(count: int = COUNT) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(5)
+    centre = np.where(generator.integers(0, 2, (count, 1)), 1.0, -1.0)
+    return {"x": (centre + 0.7 * generator.normal(size=(count, 3))).astype(np.float32)}
+
+
 def documents(count: int = COUNT) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(4)
     word = np.stack([generator.permutation(6)[:4] for _ in range(count)]).astype(np.int32)
@@ -137,6 +143,9 @@ TABLE = {
     ),
     "lda, two topics": Row(lambda: counted(lambda placeholder: lda(2, 6)), documents()),
     "logistic, three columns": Row(lambda: counted(tacit.logistic(bound=3.0)), records(True)),
+    "pbp, four hidden units": Row(lambda: counted(tacit.pbp((4,), size=COUNT)), records(False)),
+    "sep, probit regression": Row(lambda: counted(tacit.sep(tacit.sites.probit(), size=COUNT)), records(True)),
+    "sep, mixture of two": Row(lambda: counted(tacit.sep(tacit.sites.mixture(2, 0.5), size=COUNT)), clusters()),
     "vi, logistic regression": row(logistic, AutoNormal, True),
     "vi, linear regression with unknown noise, full covariance": row(linear, AutoMultivariateNormal, False),
 }

@@ -15,18 +15,11 @@ METHODS_MAY_IMPORT = {
     *(
         "tacit.types",
         "tacit.model",
-        "tacit.methods.conjugate",
-        "tacit.methods.networks",
-        "tacit.methods.running",
-        "tacit.methods.sparsity",
-        "jax",
-        "jaxtyping",
-        "numpyro",
-        "optax",
-        "equinox",
-        "numpy",
+        # What several methods share; methods themselves do not import one another.
+        *(f"tacit.methods.{name}" for name in ("conjugate", "natural", "networks", "running", "sites", "sparsity")),
+        *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
-    *("__future__", "typing", "collections", "functools", "math", "copy"),
+    *("__future__", "typing", "collections", "functools", "inspect", "math", "copy"),
 }
 COMPAT_MAY_IMPORT = {
     *("tacit.accounting", "tacit.types", "tacit.wall.alias", "tacit.wall.clip", "tacit.wall.lattice"),

@@ -2,17 +2,20 @@
 
 from tacit.accounting import advantage, epsilon, true_positive_rate
 from tacit.certificate import Certificate, CertificateError
+from tacit.ep import ep
 from tacit.explain import explain
 from tacit.fit import Answer, ask, fit, fit_public
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
-from tacit.methods import families
+from tacit.methods import families, sites
 from tacit.methods.backprop import backprop
 from tacit.methods.belief_net import belief_net
 from tacit.methods.conjugate import conjugate
 from tacit.methods.lda import lda
 from tacit.methods.logistic import logistic
 from tacit.methods.networks import network
+from tacit.methods.pbp import pbp
+from tacit.methods.sep import sep
 from tacit.methods.sgd import dropout, sgd
 from tacit.methods.sgld import sgld
 from tacit.methods.vi import vi
@@ -46,6 +49,7 @@ __all__ = [
     "conjugate",
     "documents",
     "dropout",
+    "ep",
     "epsilon",
     "explain",
     "families",
@@ -54,8 +58,11 @@ __all__ = [
     "lda",
     "logistic",
     "network",
+    "pbp",
+    "sep",
     "sgd",
     "sgld",
+    "sites",
     "true_positive_rate",
     "vi",
 ]

@@ -1,12 +1,15 @@
 """What other analyses would say of a recipe: for comparison, never for a certificate.
 
-Each result says whether it is a valid bound and why. All functions take a `Mechanism` and a δ.
+Each result says whether it is a valid bound and why. All but the last function take a `Mechanism` and a δ.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from tacit import accounting
 from tacit.mechanism import Mechanism
@@ -169,3 +172,46 @@ def _from_zcdp(rho: float, delta: float) -> float:
 
 def _one_step(mechanism: Mechanism, delta: float) -> float:
     return accounting.epsilon(mechanism.rate, mechanism.noise_multiplier, 1, delta, mechanism.adjacency)
+
+
+def sep_kl_tail(
+    covariance: npt.ArrayLike, mean_std: float, covariance_std: float, threshold: float, low: float, high: float
+) -> float:
+    """Return Theorem 4.1 of DP-SEP: its bound on the probability that KL(q || p) reaches a threshold.
+
+    q = N(m, S) is the posterior without noise, p = N(m + e, S + E) with e of standard deviation ``mean_std`` and a
+    symmetric E whose upper triangle has standard deviation ``covariance_std``. With v = covariance_std² d ‖S⁻²‖ (the
+    sum over the d (d + 1) / 2 entries of E worked out) and r = sqrt(2 v log 2d),
+
+        d/(2a) [log(1 + r) − 1 + (mean_std² tr S⁻¹ + 1) (high + low + r − 1) / (high low)].
+
+    What it does not say: Algorithm 3 adds noise to natural parameters, not to (m, S). No constants satisfy
+    low < 1 + λ_min(S⁻¹E) < high for every Gaussian E, as the theorem asks: outside, p is no distribution and KL is
+    infinite, so that the bound can only hold for the rest. Tropp's inequality is used for S⁻¹E, which is not symmetric,
+    with one of its two variance terms. The residual R that the text mentions belongs to KL(p || q). And "scales with
+    1/N" is about one step of the paper's reading, which learns 1/N as much too.
+
+    Parameters
+    ----------
+    covariance
+        S, the covariance of the posterior without noise.
+    mean_std, covariance_std
+        Standard deviations of the noise in the mean and in each entry of the covariance.
+    threshold
+        a, above 0.
+    low, high
+        Assumed bounds on the smallest eigenvalue of I + S⁻¹E.
+
+    Privacy: public.
+    """
+    matrix = np.asarray(covariance, float)
+    values = np.linalg.eigvalsh(matrix)
+    if not (values[0] > 0 and threshold > 0 and 0 < low < high and mean_std >= 0 and covariance_std >= 0):
+        raise ValueError(
+            f"sep_kl_tail needs a positive definite covariance (its smallest eigenvalue is {values[0]:g}), threshold "
+            f"above 0 (it is {threshold:g}), 0 < low < high (they are {low:g} and {high:g}) and no negative noise."
+        )
+    d = len(values)
+    r = math.sqrt(2 * covariance_std**2 * d / values[0] ** 2 * math.log(2 * d))
+    inverse = (high + low + r - 1) / (high * low)
+    return d / (2 * threshold) * (math.log1p(r) - 1 + (mean_std**2 * float(np.sum(1 / values)) + 1) * inverse)

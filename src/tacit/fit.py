@@ -148,7 +148,7 @@ def fit(
             if progress and (bar.n == bar.last_print_n or done == mechanism.steps):
                 bar.set_postfix_str(_so_far(mechanism, done, budget))
     certificate = _certificate(door, ledgers[0], run.name, budget, lasting=data.ledger.path is not None)
-    posterior = _posterior(built, state, jax.random.fold_in(run.key, mechanism.steps), certificate)
+    posterior = posterior_of(built, state, jax.random.fold_in(run.key, mechanism.steps), certificate)
     run.finish(posterior)
     return posterior
 
@@ -261,7 +261,7 @@ def fit_public(
         return jax.lax.fori_loop(0, steps, step, built.init(key))
 
     state = jax.jit(run)(key, records)
-    return _posterior(built, state, jax.random.fold_in(key, steps), None)
+    return posterior_of(built, state, jax.random.fold_in(key, steps), None)
 
 
 def _sum(contribution: Callable[[Record, Key], PyTree], records: PyTree, own: Key) -> PyTree:
@@ -421,7 +421,11 @@ def _so_far(mechanism: Mechanism, done: int, budget: Budget) -> str:
     return f"epsilon {replace(mechanism, steps=done).cost(budget.delta):.3f} of {budget.epsilon:g}"
 
 
-def _posterior(built: Method, state: State, key: Key, certificate: Certificate | None) -> Posterior:
+def posterior_of(built: Method, state: State, key: Key, certificate: Certificate | None) -> Posterior:
+    """Draw from a method's last state.
+
+    Privacy: post-processing.
+    """
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(built.draw, state, key)))
     count = max(10, min(DRAWS, DRAWN_NUMBERS // max(1, size)))
     draws = jax.jit(jax.vmap(built.draw, (None, 0)))(state, jax.random.split(key, count))

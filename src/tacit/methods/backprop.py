@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tacit.methods.networks import Network, Weights, check_size, score
-from tacit.methods.running import inner, tail_average, total
+from tacit.methods.networks import Network, Weights, score
+from tacit.methods.running import check_positive, check_size, inner, tail_average, total
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 
@@ -70,8 +70,7 @@ def backprop(
     check_size(size)
     if net.flat:
         raise ValueError('Under prior="none" the width of a weight that does nothing has no end. Choose another prior.')
-    if not (math.isfinite(first_std) and first_std > 0):
-        raise ValueError(f"first_std is {first_std:g}, but a standard deviation is positive. Write first_std=0.02.")
+    check_positive(first_std=first_std)
     # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same.
     both = optax.multi_transform(
         {"mean": optimizer or optax.sgd(0.2, momentum=0.9), "rho": optax.adam(0.02)},

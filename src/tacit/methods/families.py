@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import gammaln, logsumexp, multigammaln
 
 from tacit.methods.conjugate import Family, FamilyFor
-from tacit.methods.running import inner
+from tacit.methods.running import check_positive, inner
 from tacit.types import Array, Key, Need, PyTree, Record
 
 __all__ = ["Family", "bernoulli", "categorical", "factors", "hidden_markov", "linear", "mixture"]
@@ -28,7 +28,7 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
 
     Privacy: public.
     """
-    _positive(prior=min(prior))
+    check_positive(prior=min(prior))
 
     def build(placeholder: Record) -> Family:
         shape = _x(placeholder).shape
@@ -71,7 +71,7 @@ def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
     Privacy: public.
     """
     _at_least(categories=(categories, 2))
-    _positive(concentration=concentration)
+    check_positive(concentration=concentration)
 
     def build(placeholder: Record) -> Family:
         length = max(1, _x(placeholder).size)
@@ -114,7 +114,7 @@ def linear(*, bound: float, most: float, prior_std: float = 10.0, noise_std: flo
         A public guess of the noise; by default a quarter of ``most``.
     """
     noise_std = most / 4 if noise_std is None else noise_std
-    _positive(bound=bound, most=most, prior_std=prior_std, noise_std=noise_std)
+    check_positive(bound=bound, most=most, prior_std=prior_std, noise_std=noise_std)
 
     def build(placeholder: Record) -> Family:
         size = _x(placeholder, 1).shape[0]
@@ -186,12 +186,12 @@ def factors(number: int, *, bound: float, spread: float | None = None) -> Family
         A public guess of the noise of a column; by default a quarter of ``bound`` over the root of the columns.
     """
     _at_least(number=(number, 1))
-    _positive(bound=bound)
+    check_positive(bound=bound)
 
     def build(placeholder: Record) -> Family:
         columns, size = _x(placeholder, 1).shape[0], number + 1
         noise_std = bound / 4 / math.sqrt(columns) if spread is None else spread
-        _positive(spread=noise_std)
+        check_positive(spread=noise_std)
 
         def evidence(expected: PyTree, record: Record) -> Array:
             """Integrate exp(z+' M z+ + l' z+), z+ = (z, 1), over z ~ Normal(0, 1)."""
@@ -266,13 +266,13 @@ def mixture(components: int, *, bound: float, spread: float | None = None, conce
         Of the components' weights; small ones empty what is not needed.
     """
     _at_least(components=(components, 1))
-    _positive(bound=bound, concentration=concentration)
+    check_positive(bound=bound, concentration=concentration)
 
     def build(placeholder: Record) -> Family:
         size = _x(placeholder, 1).shape[0]
         typical = bound / math.sqrt(size)
         within = typical / 4 if spread is None else spread
-        _positive(spread=within)
+        check_positive(spread=within)
         few, degrees = (within / typical) ** 2, size + 2.0
 
         def evidence(expected: PyTree, record: Record) -> Array:
@@ -339,7 +339,7 @@ def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> F
     Privacy: public. One whole sequence is one record.
     """
     _at_least(states=(states, 1), symbols=(symbols, 2))
-    _positive(concentration=concentration)
+    check_positive(concentration=concentration)
 
     def build(placeholder: Record) -> Family:
         length = _x(placeholder, 1).shape[0]
@@ -530,12 +530,6 @@ def _x(placeholder: Any, dimensions: int | None = None) -> Array:
             "line for each record: numpy.stack([...], axis=1)."
         )
     return x
-
-
-def _positive(**values: float) -> None:
-    for name, value in values.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without a look at the data.")
 
 
 def _at_least(**values: tuple[int, int]) -> None:

@@ -26,7 +26,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.methods.running import Pace, Running, blend, block_weights, evenly, polya_gamma_mean, slowing, start
+from tacit.methods.running import (
+    Pace,
+    Running,
+    blend,
+    block_weights,
+    check_positive,
+    evenly,
+    polya_gamma_mean,
+    slowing,
+    start,
+)
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 LARGE = 64
@@ -82,9 +92,7 @@ def logistic(
     """
     if likelihood not in ("bernoulli", "binomial", "negative-binomial"):
         raise ValueError(f'likelihood is {likelihood!r}. Write "bernoulli", "binomial" or "negative-binomial".')
-    for name, value in (("bound", bound), ("most", most), ("dispersion", dispersion), ("prior", min(prior))):
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without a look at the data.")
+    check_positive(bound=bound, most=most, dispersion=dispersion, prior=min(prior))
     shape, rate = prior
     pace = pace or slowing()
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln, ndtr
 from jax.scipy.stats import norm
 
-from tacit.methods.running import total
+from tacit.methods.running import check_positive, total
 from tacit.types import Array, Key, Need, PyTree, Record
 
 Weights = dict[str, Array]
@@ -161,12 +161,6 @@ def score(net: Network, weights: Weights, record: Record, masks: Key | None = No
     return jax.grad(net.log_likelihood)(weights, record, masks)
 
 
-def check_size(size: int) -> None:
-    """Refuse a number of records that cannot be."""
-    if size < 1:
-        raise ValueError(f"size is {size}; it is the public number of records. Write size=1000 for about a thousand.")
-
-
 def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Array], bool]:
     """Give first weights by name, the network as a function of such weights, and whether it has dropout."""
     if isinstance(module, eqx.Module):
@@ -287,9 +281,7 @@ def _check(likelihood: str, noise: Any, prior: str, prior_std: float) -> None:
     for name, (value, allowed) in choices.items():
         if value not in allowed:
             raise ValueError(f"{name} is {value!r}. Write one of {', '.join(map(repr, allowed))}.")
-    for name, number in (("prior_std", prior_std), ("noise", 1.0 if isinstance(noise, str) else noise)):
-        if not (math.isfinite(number) and number > 0):
-            raise ValueError(f"{name} is {number:g}, but must be a positive number, chosen without a look at the data.")
+    check_positive(prior_std=prior_std, noise=1.0 if isinstance(noise, str) else noise)
     if isinstance(noise, str) and noise not in ("learned", "output"):
         raise ValueError(f'noise is {noise!r}. Write a number, "learned" or "output".')
     if likelihood != "gaussian" and noise != "learned":

@@ -90,3 +90,16 @@ def total(tree: PyTree) -> Array:
 def inner(one: PyTree, two: PyTree) -> Array:
     """Give the inner product of two trees of arrays."""
     return total(jax.tree.map(jnp.multiply, one, two))
+
+
+def check_positive(**values: float) -> None:
+    """Refuse public numbers that are not positive, by their names."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without a look at the data.")
+
+
+def check_size(size: int) -> None:
+    """Refuse a number of records that cannot be."""
+    if size < 1:
+        raise ValueError(f"size is {size}; it is the public number of records. Write size=1000 for about a thousand.")

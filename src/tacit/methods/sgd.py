@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tacit.methods.networks import MASK, Network, Weights, check_size, score
-from tacit.methods.running import tail_average
+from tacit.methods.networks import MASK, Network, Weights, score
+from tacit.methods.running import check_size, tail_average
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 

@@ -15,13 +15,13 @@ changes the posterior that is sampled.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.networks import Network, Weights, check_size, score
+from tacit.methods.networks import Network, Weights, score
+from tacit.methods.running import check_positive, check_size
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 
@@ -80,9 +80,7 @@ def sgld(
     """
     check_size(size)
     eta = 0.1 / size if step_size is None else step_size
-    for name, value in (("temperature", temperature), ("step_size", eta)):
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value:g}, but must be a positive number.")
+    check_positive(temperature=temperature, step_size=eta)
     if not 0 < friction <= 1:
         raise ValueError(f"friction is {friction:g}, but must be above 0 and at most 1.")
     if keep < 1 or thin < 1:
