@@ -348,6 +348,7 @@ PRIVATE: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRIVATE)
 def test_a_private_fit_finds_the_truth(name: str) -> None:
     """One fixed seed; with 40 times 400 records at epsilon 1 the noise is a tenth of what is allowed for, or less."""

@@ -340,6 +340,7 @@ def test_expected_log_priors_against_the_mean_over_draws(prior: Any) -> None:
     assert float(expected) == pytest.approx(each.mean(), abs=5 * float(each.std()) / math.sqrt(1e5))
 
 
+@pytest.mark.slow
 def test_a_private_network_learns() -> None:
     """Two classes on a line that 4000 records make plain: 90% right at epsilon 1 is far below what is reached."""
     generator = np.random.default_rng(3)

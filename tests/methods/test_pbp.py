@@ -16,6 +16,7 @@ from tacit.fit import fit_public
 from tacit.methods.natural import Moments
 from tacit.methods.pbp import PBPState, forward, output, pbp, rectified
 
+pytestmark = pytest.mark.usefixtures("quick_compiler")
 KEY = jax.random.key(0)
 
 
@@ -114,6 +115,7 @@ def test_it_learns_a_curve_and_the_noise_around_it() -> None:
     assert 0.15 < found["y"].std(0).mean() < 0.4
 
 
+@pytest.mark.slow
 def test_classes_of_a_ring() -> None:
     generator = np.random.default_rng(3)
     x = generator.normal(size=(500, 2)).astype(np.float32)
@@ -123,6 +125,7 @@ def test_classes_of_a_ring() -> None:
     assert np.mean((chance > 0.5) == inside) > 0.9 > max(np.mean(inside), 1 - np.mean(inside)) + 0.1
 
 
+@pytest.mark.slow
 def test_several_classes() -> None:
     for head in (sites.softmax(3), sites.multi_probit(3)):
         method = pbp((4,), size=50, head=head)({"x": jnp.zeros(2), "y": jnp.int32(0)})

@@ -22,6 +22,7 @@ from tacit.methods.sep import SEPState, sep
 from tacit.methods.sites import Site
 from tacit.types import Method, Release
 
+pytestmark = pytest.mark.usefixtures("quick_compiler")
 KEY = jax.random.key(0)
 ones = jnp.ones_like
 
@@ -140,7 +141,8 @@ def nuts(x: np.ndarray, y: np.ndarray, link: str) -> np.ndarray:
     return np.asarray(mcmc.get_samples()["w"])
 
 
-@pytest.mark.parametrize("link", ["probit", pytest.param("logistic", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["probit", "logistic"])
 def test_within_five_per_cent_of_nuts(link: str) -> None:
     """Fixed seeds. 16000 draws of NUTS: the standard error of a variance is about 1%, of a mean below 1% of an sd."""
     x, f = regression()
