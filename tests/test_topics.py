@@ -13,6 +13,9 @@ import tacit
 from tacit.estimators import LDA
 from tacit.topics import coherence, documents, perplexity, proportions, top_words
 
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+
+
 GENERATOR = np.random.default_rng(0)
 DENSE = GENERATOR.poisson(GENERATOR.gamma(0.3, 2.0, (40, 25)))
 DENSE[7] = 0
