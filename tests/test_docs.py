@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 NO_CERTIFICATE = "ignore:tacit.compat.d3p gives no certificate"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
-LONG = {"clip.py", "election88.py"}  # half a minute each; their like is tested with the others
+LONG = {"clip.py", "election88.py", "radon.py"}  # half a minute each; their like is tested with the others
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
