@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import jax
 
 FOLDER = Path(__file__).parent
-PYTHON = Path(os.environ.get("D3P_PYTHON", FOLDER / ".venv" / "bin" / "python"))
+SCRIPT = FOLDER / "peer.py"
 KEEP = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=100000000000:glibc.malloc.trim_threshold=100000000000"
 """d3p allocates a gigabyte a step. Where the allocator keeps freed memory it runs twice as fast: it is given that."""
-MISSING = "d3p not installed: run make peer (papers/d3p/peer.sh); its columns are left out"
 
 
 class Time(NamedTuple):
@@ -35,11 +34,11 @@ Timer = Callable[[], Time]
 
 
 class Peer:
-    """A process of d3p's interpreter that times d3p and NumPyro 0.11 on request."""
+    """A process of another interpreter, that of a script's own folder, which times others' programs on request."""
 
-    def __init__(self) -> None:
+    def __init__(self, script: Path = SCRIPT) -> None:
         self._process = subprocess.Popen(
-            [PYTHON, FOLDER / "peer.py"],
+            [_python(script), script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -48,11 +47,11 @@ class Peer:
         )
 
     @classmethod
-    def start(cls) -> Peer | None:
+    def start(cls, script: Path = SCRIPT) -> Peer | None:
         """Start the process, or say how to install it and give nothing."""
-        if PYTHON.exists():
-            return cls()
-        print(MISSING)
+        if _python(script).exists():
+            return cls(script)
+        print(f"{script.name}: nothing installed; run papers/{script.parent.name}/peer.sh. Its columns are left out.")
         return None
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -63,7 +62,7 @@ class Peer:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"d3p's process ended on {request}; run peer.py by hand to see why.")
+            raise RuntimeError(f"The other process ended on {request}; run its script by hand to see why.")
         return json.loads(answer)
 
     def timer(self, **request: Any) -> Timer:
@@ -73,6 +72,10 @@ class Peer:
     def close(self) -> None:
         """End the process."""
         self._process.communicate(timeout=60)
+
+
+def _python(script: Path) -> Path:
+    return Path(os.environ.get("PEER_PYTHON", script.parent / ".venv" / "bin" / "python"))
 
 
 def _without_our_path() -> dict[str, str]:

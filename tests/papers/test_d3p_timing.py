@@ -26,7 +26,7 @@ def run(script: str, out: Path, *options: str) -> str:
     """Run a script without d3p, which has a test of its own; give what it prints."""
     done = subprocess.run(
         [sys.executable, FOLDER / script, "--quick", "--out", out, *options],
-        env={**os.environ, "D3P_PYTHON": "not installed"},
+        env={**os.environ, "PEER_PYTHON": "not installed"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -79,11 +79,11 @@ def test_model_is_the_papers() -> None:
 
 @pytest.mark.usefixtures("scripts")
 def test_peer() -> None:
-    from peer_client import PYTHON, Peer
+    from peer_client import Peer
 
-    if not PYTHON.exists():
+    peer = Peer.start()
+    if peer is None:
         pytest.skip("d3p is not installed: run make peer")
-    peer = Peer()
     assert peer.ask(what="versions")["d3p"] == "0.2.0"
     assert peer.ask(what="sampler", records=1000, batch=10, kind="feistel", number=5)["wall"] > 0
     peer.close()

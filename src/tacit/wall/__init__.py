@@ -21,12 +21,12 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float32, Int32, UInt32
+from jaxtyping import Array, Bool, Int32, UInt32
 
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import alias, clip, lattice, outer, random, sample
+from tacit.wall import alias, clip, lattice, outer, random, rewrite, sample
 from tacit.wall.data import PrivateData
 
 CHUNK_NUMBERS = 1 << 18
@@ -139,7 +139,8 @@ class _Step:
 
     def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, state: State) -> None:
         self.method, self.mechanism, self.count = method, mechanism, data._count
-        self.shape = jax.eval_shape(method.contribution, state, data.placeholder, jax.random.key(0), random.fixed(0))
+        self.contribution = rewrite.rewritten(method.contribution)
+        self.shape = jax.eval_shape(self.contribution, state, data.placeholder, jax.random.key(0), random.fixed(0))
         leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
         self.weights = mechanism.weights or (1.0,) * len(leaves)
         if len(self.weights) != len(leaves):
@@ -155,8 +156,7 @@ class _Step:
             raise TypeError("A contribution must be a pytree of real numbers; cast booleans to float first.")
         # What a record gives, and what is released: the same numbers unless a leaf is sparse.
         self.length = sum(leaf.size for leaf in numbers)
-        self.plain = sum(leaf.size for leaf in leaves if not is_rows(leaf))
-        self.dimension = self.plain + sum(leaf.count * leaf.values.shape[1] for leaf in self.sparse)
+        self.dimension = sum(leaf.count * leaf.values.shape[1] if is_rows(leaf) else leaf.size for leaf in leaves)
         if not self.dimension:
             raise ValueError("A contribution is empty: the model has nothing to learn from the records.")
         self.radius = lattice.radius(mechanism.noise_multiplier)
@@ -167,6 +167,7 @@ class _Step:
             clip.shrink(self.length, self.radius)  # refuses what rounding would spoil
         self.chunk = self.factoring.chunk if self.factoring else self._chunk(128.0 if expected is None else expected)
         self.group = self.factoring.group if self.factoring else lattice.group(self.chunk, self.radius)
+        self.fine = self.factoring.fine if self.factoring else 0
         self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
         self.everyone = mechanism.rate == 1 or not self.count
         gaps = () if self.everyone else sample.gap_tables(mechanism.rate, sample.digits_for(self.count))
@@ -182,18 +183,17 @@ class _Step:
         self, state: State, placeholder: Record, expected: float | None
     ) -> tuple[list[outer.Outer | None], clip.Factoring | None]:
         """Find the leaves that are outer products, and the public numbers by which they are summed."""
-        leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
-        if self.sparse:
-            return [None] * len(leaves), None
         two = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *np.shape(leaf)), np.asarray(leaf).dtype), placeholder)
         own = jax.random.split(random.fixed(0)) if self.method.own else None
-        found = outer.find(self._contributions, state, two, jax.random.key(0), own)
+        leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
+        found = outer.find(self._contributions, state, two, jax.random.key(0), own)[: len(leaves)]
+        scales = [weight / self.mechanism.clip for weight in self.weights]
         found = [
-            product if 1 / clip.LARGEST_SCALE <= weight / self.mechanism.clip <= clip.LARGEST_SCALE else None
-            for product, weight in zip(found, self.weights, strict=True)
+            None if is_rows(leaf) or not 1 / clip.LARGEST_SCALE <= scale <= clip.LARGEST_SCALE else product
+            for leaf, product, scale in zip(leaves, found, scales, strict=True)
         ]
         pairs = tuple((product.rows, product.columns) for product in found if product)
-        plain = sum(leaf.size for leaf, product in zip(leaves, found, strict=True) if not product)
+        plain = self.length - sum(rows * columns for rows, columns in pairs)
         factoring = clip.factoring(plain, pairs, self.radius, expected) if pairs else None
         return (found, factoring) if factoring else ([None] * len(leaves), None)
 
@@ -271,10 +271,10 @@ class _Step:
 
     @property
     def blocks(self) -> list[int]:
-        """The lengths of the parts in which a sum is kept: the plain leaves, then each outer product or table."""
-        if self.factoring is None:
-            return [self.plain, *(leaf.count * leaf.values.shape[1] for leaf in self.sparse)]
-        return [self.factoring.plain, *(rows * columns for rows, columns in self.factoring.pairs)]
+        """The lengths of the parts in which a sum is kept: the plain leaves, then each outer product, each table."""
+        products = [rows * columns for rows, columns in (self.factoring.pairs if self.factoring else ())]
+        tables = [leaf.count * leaf.values.shape[1] for leaf in self.sparse]
+        return [self.dimension - sum(products) - sum(tables), *products, *tables]
 
     def zero(self) -> list[lattice.Sum]:
         """Give the empty sum."""
@@ -300,15 +300,17 @@ class _Step:
             clipped = self.clipped(state, rows, key, mine)
             present = positions < self.count
             plain, values = self._apart(clipped.plain)
-            total = lattice.add(totals[0], self._exact_sum(plain, present))
-            if self.sparse:
-                return [total, *self._add_rows(totals[1:], values, clipped.places, present)]
-            return [total, *self._add_products(totals[1:], clipped.factors, present, j)]
+            total, products, tables = self._kinds(totals)
+            return [
+                lattice.add(total, self._exact_sum(plain, present)),
+                *self._add_products(products, clipped.factors, present, j),
+                *self._add_rows(tables, values, clipped.places, present),
+            ]
 
         chunks = (included + self.chunk - 1) // self.chunk
         if self.factoring is None and not self.sparse:
             return jax.lax.fori_loop(0, chunks, add_chunk, self.zero())
-        group, fine = self.group, self.factoring.fine if self.factoring else 0
+        group, fine = self.group, self.fine
 
         def carry(totals: list[lattice.Sum]) -> list[lattice.Sum]:
             return [totals[0], *(lattice.carry(total) for total in totals[1:])]
@@ -319,8 +321,13 @@ class _Step:
             return jax.lax.fori_loop(g * group, jnp.minimum((g + 1) * group, chunks), add_chunk, totals)
 
         totals = jax.lax.fori_loop(0, (chunks + group - 1) // group, add_group, self.zero())
-        plain, *products = carry(totals)
-        return [plain, *(lattice.coarsen(total, fine) for total in products)]
+        plain, products, tables = self._kinds(carry(totals))
+        return [plain, *(lattice.coarsen(total, fine) for total in products), *tables]
+
+    def _kinds(self, totals: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+        """Part what is kept in ``blocks`` into that of the plain leaves, of the outer products, and of the tables."""
+        end = len(totals) - len(self.sparse)
+        return totals[0], totals[1:end], totals[end:]
 
     def _exact_sum(self, integers: Int32[Array, "chunk d"], present: Bool[Array, "chunk"]) -> Int32[Array, "d"]:
         return jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)
@@ -332,8 +339,9 @@ class _Step:
         if not self.sparse:
             return integers, []
         leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
-        sizes = [leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves]
-        parts = list(zip(leaves, jnp.split(integers, np.cumsum(sizes)[:-1], axis=1), strict=True))
+        here = [leaf for leaf, product in zip(leaves, self.outers, strict=True) if not product]
+        sizes = [leaf.values.size if is_rows(leaf) else leaf.size for leaf in here]
+        parts = list(zip(here, jnp.split(integers, np.cumsum(sizes)[:-1], axis=1), strict=True))
         plain = jnp.concatenate([integers[:, :0], *(part for leaf, part in parts if not is_rows(leaf))], axis=1)
         return plain, [part for leaf, part in parts if is_rows(leaf)]
 
@@ -378,12 +386,21 @@ class _Step:
 
     def _noisy(self, totals: list[lattice.Sum], noise: Int32[Array, "d"]) -> list[lattice.Sum]:
         parts = jnp.split(noise, np.cumsum(self.blocks)[:-1])
-        plain, *others = (lattice.add(total, part) for total, part in zip(totals, parts, strict=True))
-        return [plain, *(lattice.wrap(total, self.factoring.fine) if self.factoring else total for total in others)]
+        plain, products, tables = self._kinds(list(map(lattice.add, totals, parts)))
+        return [plain, *(lattice.wrap(total, self.fine) for total in products), *tables]
 
     def _contributions(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Array]:
+        """Give the leaves of every record's contribution, and after them the places of the lines of sparse leaves."""
+
         def one(mine: tuple[Record, Key | None]) -> list[Array]:
-            return jax.tree.leaves(self.method.contribution(state, mine[0], key, mine[1]))
+            leaves = jax.tree.leaves(self.contribution(state, mine[0], key, mine[1]), is_leaf=is_rows)
+            places = [clip.places(leaf.index.astype(jnp.int32), leaf.count) for leaf in leaves if is_rows(leaf)]
+            kept = iter(places)
+            lines = [
+                jnp.where((next(kept) < leaf.count)[:, None], leaf.values, 0) if is_rows(leaf) else leaf
+                for leaf in leaves
+            ]
+            return [*lines, *places]
 
         return jax.vmap(one)((rows, own))
 
@@ -393,56 +410,46 @@ class _Step:
 
     def clipped(self, state: State, rows: PyTree, key: Key, own: Key | None = None) -> clip.Scaled:
         """Give the clipped contributions of a chunk of records: lattice vectors, and factors of outer products."""
-        if self.factoring is None:
-            vectors, places = self._vectors(state, rows, key, own)
-            return clip.Scaled(clip.to_integers(vectors, self.mechanism.clip, self.radius), [], places)
 
-        def evaluate(mine: tuple[PyTree, Key | None]) -> list[Array | outer.Factors]:
-            apart = [product is not None for product in self.outers]
+        def evaluate(mine: tuple[PyTree, Key | None]) -> list[Any]:
+            apart = [product is not None for product in self.outers] + [False] * len(self.sparse)
+            if not any(apart):
+                return self._contributions(state, mine[0], key, mine[1])
             return outer.split(self._contributions, state, mine[0], key, mine[1], apart=apart).values
 
         if self.alike:
             values = evaluate((rows, own))
         else:
-            pairs = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf], 1), (rows, own))
-            values = jax.tree.map(lambda leaf: leaf[:, 0], jax.lax.map(evaluate, pairs))
+            # A record beside itself: what is done for one alone is not recognised as an outer product.
+            times = 2 if self.factoring else 1
+            alone = jax.tree.map(lambda leaf: jnp.stack([leaf] * times, 1), (rows, own))
+            values = jax.tree.map(lambda leaf: leaf[:, 0], jax.lax.map(evaluate, alone))
+        leaves, places = values[: len(self.outers)], values[len(self.outers) :]
         flat = [
             value.reshape(self.chunk, -1).astype(jnp.float32) * weight
-            for value, weight in zip(values, self.weights, strict=True)
+            for value, weight in zip(leaves, self.weights, strict=True)
             if not isinstance(value, outer.Factors)
         ]
-        factors = [value for value in values if isinstance(value, outer.Factors)]
-        weights = [weight for product, weight in zip(self.outers, self.weights, strict=True) if product]
         plain = jnp.concatenate([*flat, jnp.zeros((self.chunk, 0))], axis=1)
-        return clip.to_factors(plain, factors, weights, self.mechanism.clip, self.radius, self.factoring)
-
-    def _vectors(
-        self, state: State, rows: PyTree, key: Key, own: Key | None
-    ) -> tuple[Float32[Array, "chunk d"], list[Int32[Array, "chunk _"]]]:
-        def vector(mine: tuple[Record, Key | None]) -> tuple[Float32[Array, "d"], list[Int32[Array, "_"]]]:
-            leaves = jax.tree.leaves(self.method.contribution(state, mine[0], key, mine[1]), is_leaf=is_rows)
-            flat, places = [], []
-            for leaf, weight in zip(leaves, self.weights, strict=True):
-                if is_rows(leaf):
-                    places.append(clip.places(leaf.index.astype(jnp.int32), leaf.count))
-                    leaf = jnp.where((places[-1] < leaf.count)[:, None], leaf.values, 0)
-                flat.append(jnp.ravel(leaf).astype(jnp.float32) * weight)
-            return jnp.concatenate(flat), places
-
-        return jax.vmap(vector)((rows, own)) if self.alike else jax.lax.map(vector, (rows, own))
+        if self.factoring is None:
+            return clip.Scaled(clip.to_integers(plain, self.mechanism.clip, self.radius), [], places)
+        factors = [value for value in leaves if isinstance(value, outer.Factors)]
+        weights = [weight for product, weight in zip(self.outers, self.weights, strict=True) if product]
+        scaled = clip.to_factors(plain, factors, weights, self.mechanism.clip, self.radius, self.factoring)
+        return scaled._replace(places=places)
 
     def _release(self, totals: list[lattice.Sum]) -> Release:
-        numbers = [lattice.to_float(total, self.unit) for total in totals]
         leaves, structure = jax.tree.flatten(self.shape, is_leaf=is_rows)
         whole = [product is None and not is_rows(leaf) for leaf, product in zip(leaves, self.outers, strict=True)]
         ends = np.cumsum([leaf.size for leaf, plain in zip(leaves, whole, strict=True) if plain])
-        plain, others = iter(jnp.split(numbers[0], ends[:-1])), iter(numbers[1:])
+        first, *others = self._kinds([lattice.to_float(total, self.unit) for total in totals])
+        plain, products, tables = map(iter, (jnp.split(first, ends[:-1]), *others))
         parts = []
         for leaf, product, weight in zip(leaves, self.outers, self.weights, strict=True):
             if is_rows(leaf):
-                part = next(others).reshape(leaf.count, -1)
+                part = next(tables).reshape(leaf.count, -1)
             elif product:
-                part = product.leaf(next(others).reshape(product.rows, product.columns)).reshape(leaf.shape)
+                part = product.leaf(next(products).reshape(product.rows, product.columns)).reshape(leaf.shape)
             else:
                 part = next(plain).reshape(leaf.shape)
             parts.append(part / jnp.float32(weight))

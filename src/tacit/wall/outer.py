@@ -23,24 +23,12 @@ from jax.extend.core import Literal
 from jaxtyping import Array, Float32, Shaped
 
 from tacit.types import PyTree
+from tacit.wall import trace
 
 SMALLEST = 4096
 """Leaves below this size stay whole: writing them out costs next to nothing, and they are rounded one by one."""
 GAIN = 4
 """A leaf is taken apart only if it is at least so many times as long as its factors."""
-CALLS = (
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat",
-    "remat2",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-)
-"""Primitives that stand for the function they hold, as far as values go."""
-
 Move = Callable[[Any], Any]
 """A way to rearrange an array, of NumPy or JAX."""
 
@@ -87,21 +75,27 @@ def split(function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[b
     apart
         Which leaves may be taken apart; by default all.
     """
-    flat, structure = jax.tree.flatten(arguments)
-    traced = jax.make_jaxpr(lambda *flat: jax.tree.leaves(function(*jax.tree.unflatten(structure, flat))))(*flat)
-    inlined = jax.make_jaxpr(lambda *flat: _evaluate(traced.jaxpr, traced.consts, flat, traced.jaxpr.outvars))(*flat)
-    jaxpr = inlined.jaxpr
-    makers = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    traced = trace.flat(function, *arguments)
+    jaxpr = traced.jaxpr
+    makers = trace.makers(jaxpr)
     apart = [True] * len(jaxpr.outvars) if apart is None else apart
     found = [_Walk.find(makers, atom) if may else None for atom, may in zip(jaxpr.outvars, apart, strict=True)]
     wanted = [
         part for atom, walk in zip(jaxpr.outvars, found, strict=True) for part in (walk.atoms if walk else [atom])
     ]
-    parts = iter(_evaluate(jaxpr, inlined.consts, flat, wanted))
+    parts = iter(trace.evaluate(jaxpr, traced.consts, jax.tree.leaves(arguments), wanted))
     values: list[Array | Factors] = []
     for walk in found:
         values.append(walk.factors([next(parts) for _ in walk.atoms]) if walk else next(parts))
     return Split([walk.outer if walk else None for walk in found], values)
+
+
+def pays(whole: int, parts: int) -> bool:
+    """Say whether a leaf is worth taking apart, by how many numbers it has and how many its parts have.
+
+    Privacy: public.
+    """
+    return whole >= max(SMALLEST, GAIN * parts)
 
 
 def find(function: Callable[..., PyTree], *arguments: PyTree) -> list[Outer | None]:
@@ -116,42 +110,6 @@ def find(function: Callable[..., PyTree], *arguments: PyTree) -> list[Outer | No
 
     jax.eval_shape(look, *arguments)
     return outers
-
-
-def _evaluate(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
-    """Compute the wanted atoms of a traced function, and nothing that they do not need; calls are opened up."""
-    needed = {atom for atom in wanted if not isinstance(atom, Literal)}
-    equations = []
-    for equation in reversed(jaxpr.eqns):
-        if needed.intersection(equation.outvars):
-            equations.append(equation)
-            needed.update(atom for atom in equation.invars if not isinstance(atom, Literal))
-    values = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else values[atom]
-
-    for equation in reversed(equations):
-        inputs = [read(atom) for atom in equation.invars]
-        inner = _inner(equation)
-        if inner is None:
-            bound = equation.primitive.get_bind_params(equation.params)
-            functions, parameters = bound if isinstance(bound, tuple) else ((), bound)  # before jax 0.10, and since
-            with equation.ctx.manager:
-                results = equation.primitive.bind(*functions, *inputs, **parameters)
-            results = results if equation.primitive.multiple_results else [results]
-        else:
-            body = getattr(inner, "jaxpr", inner)
-            results = _evaluate(body, getattr(inner, "consts", ()), inputs, body.outvars)
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in wanted]
-
-
-def _inner(equation: Any) -> Any:
-    if equation.primitive.name not in CALLS:
-        return None
-    held = [value for value in equation.params.values() if hasattr(value, "eqns")]
-    return held[0] if len(held) == 1 else None
 
 
 class _NotOuterError(Exception):
@@ -178,12 +136,12 @@ class _Walk:
         self.moves: list[Move] = []  # from there to the leaf, the last first
         self.scales: list[tuple[Any, Any]] = []  # operation and atom: what a factor is still to be scaled by
         self.sign = 1.0
-        if self.records < 2 or math.prod(shape) < SMALLEST or not jnp.issubdtype(leaf.aval.dtype, jnp.floating):
+        if self.records < 2 or not jnp.issubdtype(leaf.aval.dtype, jnp.floating):
             raise _NotOuterError
         atom = leaf
         while atom is not None:
             atom = self._behind(atom)
-        if self.left_size * self.right_size < GAIN * (self.left_size + self.right_size):
+        if not pays(math.prod(shape), self.left_size + self.right_size):
             raise _NotOuterError
         self.outer = self._whole(tuple(shape))
 

@@ -1,0 +1,98 @@
+"""Traced functions: flattened into one list of equations, looked at, and evaluated in part or otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Literal
+
+from tacit.types import PyTree
+
+CALLS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "remat",
+    "remat2",
+    "checkpoint",
+    "custom_jvp_call",
+    "custom_vjp_call",
+)
+"""Primitives that stand for the function they hold, as far as values go."""
+
+
+def flat(function: Callable[..., PyTree], *arguments: PyTree) -> Any:
+    """Trace a function of pytrees into a closed jaxpr of its leaves, with no calls left in it.
+
+    Privacy: public; arrays, tracers or shapes are looked at for their shapes only.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+    traced = jax.make_jaxpr(lambda *flat: jax.tree.leaves(function(*jax.tree.unflatten(structure, flat))))(*leaves)
+    return jax.make_jaxpr(lambda *flat: evaluate(traced.jaxpr, traced.consts, flat, traced.jaxpr.outvars))(*leaves)
+
+
+def makers(jaxpr: Any) -> dict[Any, Any]:
+    """Give the equation that makes each variable.
+
+    Privacy: public.
+    """
+    return {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+
+
+def evaluate(
+    jaxpr: Any,
+    consts: Sequence[Any],
+    arguments: Sequence[Any],
+    wanted: Sequence[Any],
+    instead: Mapping[Any, Callable[..., Any]] | None = None,
+) -> list[Any]:
+    """Compute the wanted atoms of a traced function, and nothing that they do not need; calls are opened up.
+
+    Privacy: a way to compute; bounds nothing.
+
+    Parameters
+    ----------
+    jaxpr, consts, arguments
+        The traced function, the arrays that it holds, and what it is applied to.
+    wanted
+        Variables or literals of it.
+    instead
+        For variables that are to be computed otherwise: a function of the inputs of the equation that makes them.
+    """
+    needed = {atom for atom in wanted if not isinstance(atom, Literal)}
+    equations = []
+    for equation in reversed(jaxpr.eqns):
+        if needed.intersection(equation.outvars):
+            equations.append(equation)
+            needed.update(atom for atom in equation.invars if not isinstance(atom, Literal))
+    values = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else values[atom]
+
+    for equation in reversed(equations):
+        inputs = [read(atom) for atom in equation.invars]
+        inner, other = _inner(equation), (instead or {}).get(equation.outvars[0])
+        if other is not None:
+            results = [other(*inputs)]
+        elif inner is None:
+            bound = equation.primitive.get_bind_params(equation.params)
+            functions, parameters = bound if isinstance(bound, tuple) else ((), bound)  # before jax 0.10, and since
+            with equation.ctx.manager:
+                results = equation.primitive.bind(*functions, *inputs, **parameters)
+            results = results if equation.primitive.multiple_results else [results]
+        else:
+            body = getattr(inner, "jaxpr", inner)
+            results = evaluate(body, getattr(inner, "consts", ()), inputs, body.outvars)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in wanted]
+
+
+def _inner(equation: Any) -> Any:
+    if equation.primitive.name not in CALLS:
+        return None
+    held = [value for value in equation.params.values() if hasattr(value, "eqns")]
+    return held[0] if len(held) == 1 else None
