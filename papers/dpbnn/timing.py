@@ -1,0 +1,182 @@
+"""The time of a step on networks, beside the same step without privacy, Opacus and jax-privacy, in one run.
+
+    python papers/dpbnn/timing.py           (--quick for a smoke test; papers/dpbnn/peer.sh installs Opacus)
+
+Subsets of 256 of 60000 records, clip 1.5, noise multiplier 1.3, gradient descent. tacit's step is that of the wall
+(``Door.advance``): it draws an exact Poisson subset, gathers, clips, sums in integers, adds noise of a cryptographic
+generator and updates. All others are handed one subset for nothing. In turns, the least of some rounds.
+
+"public": the same network in JAX without privacy, one backward pass for the mean. "jax-privacy": its ``clipped_grad``
+(in parts of 8 records on the MLP, where its whole subset at once takes longer) and Gaussian noise. "torch", "Opacus
+ghost" and "Opacus hooks": PyTorch without privacy, and Opacus with and without per-record gradients in memory.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "d3p")]
+import study  # noqa: E402
+from mnist import module  # noqa: E402
+from opacus_peer import CLIP, LEARNING_RATE, SIGMA, SUBSET  # noqa: E402
+from peer_client import Peer, Timer, in_turns, timed  # noqa: E402
+
+import tacit  # noqa: E402
+from tacit.wall import Door  # noqa: E402
+from tacit.wall import random as secret_random  # noqa: E402
+
+study.HERE = HERE
+RECORDS = 60000
+METHODS: dict[str, Callable[..., Any]] = {
+    "SGD": lambda net: tacit.sgd(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
+    "SGLD": lambda net: tacit.sgld(net, size=RECORDS, step_size=LEARNING_RATE / RECORDS, keep=1),
+    "Bayes by backprop": lambda net: tacit.backprop(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
+    "MC dropout": lambda net: tacit.dropout(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
+}
+COLOURS = {
+    "tacit": study.COLOURS["blue"],
+    "public": study.COLOURS["black"],
+    "torch": study.COLOURS["black"],
+    "jax-privacy": study.COLOURS["orange"],
+    "Opacus": study.COLOURS["pink"],
+}
+STEPS = {"mlp": (5, 1), "cnn": (5, 3)}
+"""Steps in one timing: of a quick program, of a slow one."""
+
+
+def made_up() -> dict[str, Any]:
+    """Give made-up records: time does not depend on their values."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((RECORDS, 784), dtype=np.float32)
+    return {"x": x, "y": random.integers(0, 10, RECORDS).astype(np.int32)}
+
+
+def private(method: Any, data: tacit.PrivateData, number: int) -> Timer:
+    """Time the wall's step."""
+    built = method(data.placeholder)
+    mechanism = tacit.Mechanism(rate=SUBSET / RECORDS, clip=CLIP, noise_multiplier=SIGMA, steps=10**6)
+    door = Door(
+        *(built, data, mechanism),
+        secret=secret_random.fixed(0),
+        key=jax.random.key(0),
+        ledgers=(),
+        run="timing",
+        kind="fit",
+        title="timing",
+        simulation=True,
+    )
+    state = jax.tree.map(jnp.asarray, jax.jit(built.init)(jax.random.key(0)))
+    return timed(lambda: door.advance(state, 0, number), number)
+
+
+def descent(net: Any, gradient: Callable[..., Any], records: Any, number: int) -> Timer:
+    """Time gradient descent by a given gradient of the mean loss, on one subset."""
+    optimizer = optax.sgd(LEARNING_RATE)
+    subset = jax.tree.map(lambda leaf: jnp.asarray(leaf[:SUBSET]), records)
+    start = net.start(jax.random.key(0))
+
+    @jax.jit
+    def program(weights: Any, subset: Any, key: Any) -> Any:
+        def one(i: Any, carry: Any) -> Any:
+            weights, memory = carry
+            change, memory = optimizer.update(gradient(weights, subset, jax.random.fold_in(key, i)), memory, weights)
+            return optax.apply_updates(weights, change), memory
+
+        return jax.lax.fori_loop(0, number, one, (weights, optimizer.init(weights)))[0]
+
+    return timed(lambda: program(start, subset, jax.random.key(1)), number)
+
+
+def public_gradient(net: Any) -> Callable[..., Any]:
+    """Give the gradient of the mean loss."""
+
+    def loss(weights: Any, subset: Any) -> Any:
+        return -jnp.mean(jax.vmap(net.log_likelihood, (None, 0, None))(weights, subset, None))
+
+    return lambda weights, subset, key: jax.grad(loss)(weights, subset)
+
+
+def jax_privacy_gradient(net: Any, parts: int | None) -> Callable[..., Any]:
+    """Give jax-privacy's clipped and noisy gradient of the mean loss."""
+    from jax_privacy import clipping
+
+    clipped = clipping.clipped_grad(
+        lambda weights, record: -net.log_likelihood(weights, record, None),
+        l2_clip_norm=CLIP,
+        keep_batch_dim=False,
+        microbatch_size=parts,
+    )
+
+    def gradient(weights: Any, subset: Any, key: Any) -> Any:
+        leaves, structure = jax.tree.flatten(clipped(weights, subset))
+        keys = jax.random.split(key, len(leaves))
+        noisy = [
+            leaf + SIGMA * CLIP * jax.random.normal(one, leaf.shape) for leaf, one in zip(leaves, keys, strict=True)
+        ]
+        return jax.tree.unflatten(structure, [leaf / SUBSET for leaf in noisy])
+
+    return gradient
+
+
+def timers(network: str, data: tacit.PrivateData, records: Any, peer: Peer | None) -> dict[str, Timer]:
+    """Compile everything for one network."""
+    net = tacit.network(module(network, jax.random.key(1)), prior_std=0.1)
+    quick, slow = STEPS[network]
+    found = {f"tacit {name}": private(make(net), data, quick) for name, make in METHODS.items()}
+    found["public"] = descent(net, public_gradient(net), records, quick)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # optax renamed what jax-privacy calls
+        parts = 8 if network == "mlp" else None
+        found["jax-privacy"] = descent(net, jax_privacy_gradient(net, parts), records, slow)
+        for timer in found.values():
+            timer()
+    if peer:
+        for name, way in (("torch", "public"), ("Opacus ghost", "ghost"), ("Opacus hooks", "hooks")):
+            number = slow if way == "hooks" and network == "mlp" else quick
+            found[name] = peer.timer(network=network, way=way, number=number)
+    return found
+
+
+def main() -> None:
+    """Time, print, write."""
+    chosen = study.options(__doc__, networks={"default": "mlp,cnn", "help": "which networks"})
+    rounds = 1 if chosen.quick else 15
+    records = made_up()
+    data = tacit.PrivateData(records, size=RECORDS)
+    peer = Peer.start(HERE / "opacus_peer.py")
+    text, results = [], {}
+    figure, axes = study.panels(len(chosen.networks.split(",")), width=4.4)
+    for network in chosen.networks.split(","):
+        took = {name: time.wall for name, time in in_turns(timers(network, data, records, peer), rounds).items()}
+        results[network] = took
+        base = {name: "torch" if name.startswith(("torch", "Opacus")) else "public" for name in took}
+        rows = [
+            (name, f"{1e3 * seconds:.1f}", f"{seconds / took[base[name]]:.2f}", f"{seconds / took['tacit SGD']:.2f}")
+            for name, seconds in took.items()
+        ]
+        heads = [network, "ms a step", "over the same without privacy", "over tacit SGD"]
+        text.append(study.table(heads, rows))
+        ax = axes[len(results) - 1]
+        colours = [COLOURS[name.split()[0]] for name in took]
+        ax.barh(list(took), [1e3 * seconds for seconds in took.values()], color=colours)
+        ax.set(xscale="log", xlabel="milliseconds a step", title=f"{network}, subsets of {SUBSET}")
+        ax.invert_yaxis()
+    if peer:
+        peer.close()
+    else:
+        text.append("Opacus was not installed.")
+    study.save(chosen.out, "timing", "python papers/dpbnn/timing.py", "\n\n".join(text), results, figure)
+
+
+if __name__ == "__main__":
+    main()
