@@ -24,6 +24,9 @@ from tacit.methods.networks import Network, Weights, score
 from tacit.methods.running import check_positive, check_size
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
+KEPT_NUMBERS = 1 << 24
+"""All remembered places together hold at most so many numbers by default, but there are ten places at least."""
+
 
 class SGLDState(NamedTuple):
     """The chain's place and velocity, a memory of its last places, the predictions watched, and the step."""
@@ -42,7 +45,7 @@ def sgld(
     step_size: float | None = None,
     temperature: float = 1.0,
     friction: float = 1.0,
-    keep: int = 50,
+    keep: int | None = None,
     thin: int = 5,
     burn_in: int = 0,
     watch: PyTree = None,
@@ -66,7 +69,7 @@ def sgld(
         1 for Langevin dynamics; smaller ones keep a velocity (SGHMC).
     keep, thin
         The last ``keep`` of every ``thin``-th place are remembered, to draw from; 1 remembers only the last. By default
-        they are of the last 250 steps.
+        50 of the last 250 steps, or fewer in a network of more than 300000 weights, but 10.
     burn_in
         Steps before places are remembered and predictions for ``watch`` averaged.
     watch
@@ -83,13 +86,15 @@ def sgld(
     check_positive(temperature=temperature, step_size=eta)
     if not 0 < friction <= 1:
         raise ValueError(f"friction is {friction:g}, but must be above 0 and at most 1.")
-    if keep < 1 or thin < 1:
+    if (keep is not None and keep < 1) or thin < 1:
         raise ValueError(f"keep is {keep} and thin is {thin}; both must be at least 1.")
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(net.start, jax.random.key(0))))
+    kept_places = max(10, min(50, KEPT_NUMBERS // numbers)) if keep is None else keep
 
     def init(key: Key) -> SGLDState:
         weights = net.start(key)
         still = jax.tree.map(jnp.zeros_like, weights)
-        kept = jax.tree.map(lambda leaf: jnp.zeros((keep, *leaf.shape), leaf.dtype), weights)
+        kept = jax.tree.map(lambda leaf: jnp.zeros((kept_places, *leaf.shape), leaf.dtype), weights)
         return SGLDState(weights, still, kept, jax.tree.map(jnp.zeros_like, seen(weights, key)), jnp.int32(0))
 
     def seen(weights: Weights, key: Key) -> PyTree:
@@ -114,14 +119,14 @@ def sgld(
 
         velocity = {name: moved(name) for name in state.weights}
         weights = jax.tree.map(jnp.add, state.weights, velocity)
-        place = (jnp.maximum(state.step - burn_in, 0) // thin) % keep
+        place = (jnp.maximum(state.step - burn_in, 0) // thin) % kept_places
         kept = jax.tree.map(lambda memory, leaf: memory.at[place].set(leaf), state.kept, weights)
         share = 1 / jnp.maximum(state.step - burn_in + 1, 1)
         watched = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.watched, seen(weights, key))
         return SGLDState(weights, velocity, kept, watched, state.step + 1)
 
     def draw(state: SGLDState, key: Key) -> dict[str, Array]:
-        filled = jnp.clip((state.step - burn_in - 1) // thin + 1, 1, keep)
+        filled = jnp.clip((state.step - burn_in - 1) // thin + 1, 1, kept_places)
         place = jax.random.randint(key, (), 0, filled)
         return jax.tree.map(lambda memory: memory[place], state.kept)
 
