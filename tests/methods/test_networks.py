@@ -85,6 +85,46 @@ def test_the_stationary_variance_of_langevin_dynamics(noise_std: float, friction
     assert places.mean() == pytest.approx(y.sum() / precision, abs=0.02)
 
 
+@pytest.mark.parametrize("noise_std", [0.0, 30.0])
+def test_preconditioned_dynamics_have_the_same_stationary_law(noise_std: float) -> None:
+    """Two layers of 40 weights, one of which the records say a hundred times as much about.
+
+    20000 steps, correlated over 2 / (pace P) < 200 of them, and 40 weights: the mean variance of a layer has a relative
+    standard error below sqrt(2 * 200 / 20000 / 40) = 2.3%, and 12% is five of them.
+    """
+    pair = (
+        lambda key: {"a": jnp.zeros(40), "b": jnp.zeros(40)},
+        lambda w, x: jnp.concatenate([w["a"], 0.1 * w["b"]]),
+    )
+    net = tacit.network(pair, "gaussian", noise=1.0)
+    records = {"x": jnp.zeros((COUNT, 1)), "y": jnp.zeros((COUNT, 80))}
+    eta = 0.05 / (COUNT + 1)
+    method = tacit.sgld(net, size=COUNT, step_size=eta, precondition=True, keep=1)(
+        jax.tree.map(lambda leaf: leaf[0], records)
+    )
+
+    def step(state: Any, t: Any) -> tuple[Any, Any]:
+        key = jax.random.fold_in(KEY, t)
+        # What the records say, without going through them one by one: all are alike.
+        full = {"a": -COUNT * state.weights["a"], "b": -0.01 * COUNT * state.weights["b"]}
+        noisy = {
+            name: leaf + noise_std * jax.random.normal(jax.random.fold_in(key, place + 1), leaf.shape)
+            for place, (name, leaf) in enumerate(full.items())
+        }
+        std = {name: jnp.float32(noise_std) for name in full}
+        state = method.update(state, Release(noisy, std, jnp.float32(1), noisy), key)
+        return state, (state.weights, state.squares)
+
+    def run() -> Any:
+        return jax.lax.scan(step, method.init(KEY), jnp.arange(20000))[1]
+
+    places, squares = jax.jit(run)()
+    for name, precision in (("a", COUNT + 1.0), ("b", 0.01 * COUNT + 1.0)):
+        assert np.asarray(places[name])[1000:].var(0).mean() == pytest.approx(1 / precision, rel=0.12)
+    # The stiff layer's gradients are larger, whatever the noise on them.
+    assert np.mean(squares["a"][1000:]) > 20 * np.mean(squares["b"][1000:])
+
+
 def test_only_the_missing_noise_is_added() -> None:
     """Where the wall's noise is more than enough, none is: the next place follows from the release alone."""
     method = tacit.sgld(constant(), size=COUNT, step_size=0.01)(RECORD)
