@@ -14,6 +14,7 @@ Accuracy, log loss, ECE and MCE (15 bins) are those of chances averaged over the
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -180,7 +181,8 @@ def images(name: str, count: int | None = None) -> Images:
 
 def with_history(method: Any, given: Images, every: int) -> Callable[[Any], Method]:
     """Let a method note how many of 1000 test images one of its draws gets right, each time a pass is done."""
-    x, y = jnp.asarray(given.x[:1000]), jnp.asarray(given.y[:1000])
+    few = min(1000, len(given.y) // 2)
+    x, y = jnp.asarray(given.x[:few]), jnp.asarray(given.y[:few])
 
     def build(placeholder: Any) -> Method:
         inner = method(placeholder)
@@ -252,7 +254,7 @@ def fitted(name: str, network: str, prior: str, private: bool, given: Images, pa
         records = jax.tree.map(jnp.asarray, given.train)
         built = method(jax.tree.map(lambda leaf: leaf[0], records))
         step = jax.jit(plain_step(built, net, records, subset), donate_argnums=0)
-        state = built.init(key)
+        state = jax.tree.map(jnp.copy, built.init(key))  # each part its own, to be given up
         for t in range(steps):
             state = step(state, jax.random.fold_in(key, t))
         found = posterior_of(built, jax.block_until_ready(state), jax.random.fold_in(key, steps), None)
@@ -271,8 +273,7 @@ def chances(posterior: Any, x: Any) -> Any:
 
 def judged(each: Any, y: Any) -> dict[str, Any]:
     """Give accuracy, log loss, calibration errors, and by how much mean confidence is above accuracy."""
-    mean = each.mean(0)
-    found = calibration.reliability(mean / mean.sum(1, keepdims=True), y)
+    mean, found = each.mean(0), reliable(each, y)
     right = np.mean(mean.argmax(1) == y)
     return {
         "accuracy": float(right),
@@ -283,9 +284,10 @@ def judged(each: Any, y: Any) -> dict[str, Any]:
     }
 
 
-def priors(method: str, chosen: list[str]) -> list[str]:
-    """Give the priors of a method that were asked for; Bayes by backprop needs one."""
-    return [prior for prior in PRIORS.get(method, ("normal", "none")) if prior in chosen]
+def reliable(each: Any, y: Any) -> Any:
+    """Compare confidence with accuracy; single precision is made to add up."""
+    mean = each.mean(0)
+    return calibration.reliability(mean / mean.sum(1, keepdims=True), y)
 
 
 def main() -> None:
@@ -304,28 +306,21 @@ def main() -> None:
     command = " ".join(["python papers/dpbnn/mnist.py", *sys.argv[1:]])
     results: dict[str, Any] = {}
     shown: dict[str, Any] = {}
-    for data in chosen["data"]:
+    for data, network, prior in itertools.product(chosen["data"], chosen["networks"], chosen["priors"]):
         given = images(data, 400 if chosen["quick"] else None)
-        for network in chosen["networks"]:
-            for prior in chosen["priors"]:
-                for kind in (kind for kind in ("private", "plain") if kind in chosen["parts"]):
-                    for name in (name for name in chosen["methods"] if prior in priors(name, chosen["priors"])):
-                        found, seconds = fitted(
-                            name, network, prior, kind == "private", given, 1 if chosen["quick"] else PASSES
-                        )
-                        each = chances(found, given.x)
-                        one = {**judged(each, given.y), "seconds a pass": seconds, "draws": len(each)}
-                        one["epsilon"] = None if found.certificate is None else found.certificate.epsilon
-                        one["history"] = [float(v) for v in np.asarray(found.points["history"])[:PASSES]]
-                        results[f"{data}, {network}, {name}, {prior}, {kind}"] = one
-                        print(data, network, name, prior, kind, one, flush=True)
-                        if data == chosen["data"][0] and network == chosen["networks"][0]:
-                            reliable = calibration.reliability(
-                                each.mean(0) / each.mean(0).sum(1, keepdims=True), given.y
-                            )
-                            shown[f"{name}, {prior}, {kind}"] = (each[:, hard(given.y)], reliable, one["history"])
-                        del found, each
-                        write(chosen, command, results, shown, given)
+        kinds = [kind for kind in ("private", "plain") if kind in chosen["parts"]]
+        names = [name for name in chosen["methods"] if prior in PRIORS.get(name, ("normal", "none"))]
+        for kind, name in itertools.product(kinds, names):
+            found, seconds = fitted(name, network, prior, kind == "private", given, 1 if chosen["quick"] else PASSES)
+            each = chances(found, given.x)
+            one = {**judged(each, given.y), "seconds a pass": seconds, "draws": len(each)}
+            one["epsilon"] = None if found.certificate is None else found.certificate.epsilon
+            one["history"] = [float(v) for v in np.asarray(found.points["history"])[:PASSES]]
+            results[f"{data}, {network}, {name}, {prior}, {kind}"] = one
+            print(data, network, name, prior, kind, one, flush=True)
+            if data == chosen["data"][0] and network == chosen["networks"][0]:
+                shown[f"{name}, {prior}, {kind}"] = (each[:, hard(given.y)], reliable(each, given.y), one["history"])
+            write(chosen, command, results, shown, given)
     if "time" in chosen["parts"]:
         results["time"] = times(chosen["networks"][0], images(chosen["data"][0], 400 if chosen["quick"] else None))
         write(chosen, command, results, shown, given)
@@ -339,65 +334,36 @@ def hard(y: Any) -> int:
 def write(chosen: Any, command: str, results: dict[str, Any], shown: dict[str, Any], given: Images) -> None:
     """Write the tables and figures of what there is."""
     text = [f"ε = {BUDGET.epsilon:g}, δ = {BUDGET.delta:g}, {PASSES} passes, one run each."]
-    header = ["network", "method", "prior", *(f"{kind} {m}" for kind in ("private", "paper's") for m in ("accuracy",))]
     for data in chosen["data"]:
         rows, calibrated = [], []
-        for network in chosen["networks"]:
-            for name in METHODS:
-                for prior in PRIORS.get(name, ("normal", "none")):
-                    pair = [results.get(f"{data}, {network}, {name}, {prior}, {kind}") for kind in ("private", "plain")]
-                    if not any(pair):
-                        continue
-                    theirs = THEIRS.get((network, name, prior), ()) if data == "mnist" else ()
-                    theirs = (*theirs, *[None] * (6 - len(theirs)))
-                    facts = [network, name, prior]
-                    rows.append(
-                        [
-                            *facts,
-                            *(
-                                item
-                                for one, paper in zip(pair, theirs, strict=False)
-                                for item in (of(one, "accuracy"), number(paper, 2))
-                            ),
-                            *(of(one, "log loss") for one in pair),
-                            *(of(one, "seconds a pass", 1) for one in pair),
-                            TIMES[name],
-                        ]
-                    )
-                    calibrated.append(
-                        [
-                            *facts,
-                            *(
-                                item
-                                for place, (one, measure) in enumerate(
-                                    [(pair[0], "ECE"), (pair[0], "MCE"), (pair[1], "ECE"), (pair[1], "MCE")]
-                                )
-                                for item in (of(one, measure), number(theirs[2 + place], 3))
-                            ),
-                            of(pair[0], "surplus of confidence"),
-                        ]
-                    )
-        if not rows:
-            continue
-        header = ["network", "method", "prior", "private accuracy", "paper's", "plain accuracy", "paper's"]
-        header += ["private log loss", "plain", "private seconds a pass", "plain", "paper's, on a GPU"]
-        text += [f"{data}: accuracy and time (Table 2).", study.table(header, rows)]
-        header = ["network", "method", "prior", "private ECE", "paper's", "private MCE", "paper's"]
-        header += ["plain ECE", "paper's", "plain MCE", "paper's", "private confidence minus accuracy"]
-        text += [f"{data}: calibration errors (Tables 3 and 4).", study.table(header, calibrated)]
+        for network, name, prior in itertools.product(chosen["networks"], METHODS, ("normal", "laplace", "none")):
+            private, plain = (results.get(f"{data}, {network}, {name}, {prior}, {k}") for k in ("private", "plain"))
+            if private is None and plain is None:
+                continue
+            theirs = [*(THEIRS.get((network, name, prior), ()) if data == "mnist" else ()), *[None] * 6]
+            accuracies = [of(private, "accuracy"), number(theirs[0], 2), of(plain, "accuracy"), number(theirs[1], 2)]
+            seconds = [of(private, "seconds a pass", 1), of(plain, "seconds a pass", 1), TIMES[name]]
+            rows.append([network, name, prior, *accuracies, of(private, "log loss"), of(plain, "log loss"), *seconds])
+            errors = [(private, "ECE"), (private, "MCE"), (plain, "ECE"), (plain, "MCE")]
+            pairs = ((of(*one, 3), number(paper, 3)) for one, paper in zip(errors, theirs[2:6], strict=True))
+            surplus = of(private, "surplus of confidence", 3)
+            calibrated.append([network, name, prior, *itertools.chain.from_iterable(pairs), surplus])
+        if rows:
+            header = ["network", "method", "prior", "private accuracy", "paper's", "plain accuracy", "paper's"]
+            header += ["private log loss", "plain", "private seconds a pass", "plain", "paper's, on a GPU"]
+            text += [f"{data}: accuracy and time (Table 2).", study.table(header, rows)]
+            header = ["network", "method", "prior", "private ECE", "paper's", "private MCE", "paper's"]
+            header += ["plain ECE", "paper's", "plain MCE", "paper's", "private confidence minus accuracy"]
+            text += [f"{data}: calibration errors (Tables 3 and 4).", study.table(header, calibrated)]
     if "time" in results:
         found = results["time"]
-        text += [
-            f"Seconds a step, subsets of {found['subset']}, network {found['network']}.",
-            study.table(
-                ["method", "private", "plain", "private over plain", "private over private SGD"],
-                [
-                    [name, f"{p:.4f}", f"{q:.4f}", f"{p / q:.2f}", f"{p / found['private']['SGD']:.2f}"]
-                    for (name, p), q in zip(found["private"].items(), found["plain"].values(), strict=True)
-                ],
-            ),
+        rows = [
+            [name, f"{p:.4f}", f"{q:.4f}", f"{p / q:.2f}", f"{p / found['private']['SGD']:.2f}"]
+            for (name, p), q in zip(found["private"].items(), found["plain"].values(), strict=True)
         ]
-    study.save(chosen["out"], "mnist", command, "\n\n".join(text), results, picture(shown, given))
+        text.append(f"Seconds a step, subsets of {found['subset']}, network {found['network']}.")
+        text.append(study.table(["method", "private", "plain", "private over plain", "over private SGD"], rows))
+    study.save(chosen["out"], "mnist", command, "\n\n".join(text), results, picture(shown))
     for left, title in ((predictions, "predictions"), (reliabilities, "reliability")):
         figure = left(shown, given)
         if figure is not None:
@@ -414,7 +380,7 @@ def number(value: Any, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def picture(shown: dict[str, Any], given: Images) -> Any:
+def picture(shown: dict[str, Any]) -> Any:
     """Draw Figure 1: accuracy of one draw over passes, normal prior."""
     figure, axes = study.panels(2, 4.2)
     for ax, kind in zip(axes, ("private", "plain"), strict=True):
@@ -487,7 +453,8 @@ def times(network: str, given: Images) -> dict[str, Any]:
         found["private"][name] = min((took(long) - took(short)) / (long - short) for _ in range(2))
         built = with_keep(name, net, count)(jax.tree.map(lambda leaf: leaf[0], records))
         step = jax.jit(plain_step(built, net, records, subset), donate_argnums=0)
-        state = jax.block_until_ready(step(built.init(jax.random.key(0)), jax.random.key(0)))
+        state = jax.tree.map(jnp.copy, built.init(jax.random.key(0)))
+        state = jax.block_until_ready(step(state, jax.random.key(0)))
         best = math.inf
         for part in range(3):
             began = time.perf_counter()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -210,9 +211,8 @@ def _conformal(off: Callable[[Record], Array], low: float, high: float, level: f
 
 def _predict(posterior: Posterior, key: Key) -> Callable[[Record], PyTree]:
     """Give a function that predicts one record, leaving out the axis of records."""
-    few = Posterior(
-        {name: value[:DRAWS] for name, value in posterior.draws.items()}, None, posterior._method, posterior.points
-    )
+    draws = jax.tree.map(lambda value: value[:DRAWS], posterior.draws)
+    few = Posterior(draws, None, posterior._method, posterior.points)
 
     def predict(record: Record) -> PyTree:
         found = few.predict({"x": record["x"][None]}, key=key)

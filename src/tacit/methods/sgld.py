@@ -33,7 +33,7 @@ KEPT_NUMBERS = 1 << 24
 
 
 class SGLDState(NamedTuple):
-    """The chain's place and velocity, each layer's mean squared gradient, last places, predictions watched, the step."""
+    """The chain's place and velocity, each layer's mean squared gradient, last places, predictions watched, step."""
 
     weights: Weights
     velocity: Weights
