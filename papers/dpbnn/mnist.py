@@ -146,10 +146,10 @@ def descending(method: Any, learning_rate: float) -> Callable[[Any, int, int], A
 
 
 PRIVATE = {
-    "SGLD": Setting(langevin(2e-6, 0.1), 4000, 1.0),
-    "BBP": Setting(descending(tacit.backprop, 0.5), 4000, 1.0),
-    "MC dropout": Setting(descending(tacit.dropout, 0.5), 4000, 1.0),
-    "SGD": Setting(descending(tacit.sgd, 0.5), 4000, 1.0),
+    "SGLD": Setting(langevin(5e-6, 0.1), 4000, 1.0),
+    "BBP": Setting(descending(tacit.backprop, 0.3), 4000, 1.0),
+    "MC dropout": Setting(descending(tacit.dropout, 0.3), 4000, 1.0),
+    "SGD": Setting(descending(tacit.sgd, 0.3), 4000, 1.0),
 }
 PLAIN = {
     "SGLD": Setting(langevin(2e-7, 0.1), PLAIN_SUBSET, math.inf),

@@ -43,13 +43,16 @@ def test_committed_results_are_whole_and_printed() -> None:
         assert f"figures/{figure.name}" in readme
 
 
-def test_the_regression_is_no_worse_than_the_paper_s_and_covers() -> None:
+def test_what_the_page_says_of_the_regression_is_so() -> None:
+    """Private BBP and dropout are below the paper's error; SGLD is above its own by less than 0.01. All cover."""
     numbers = _numbers("regression")
-    for name, theirs in (("SGLD", 0.510), ("BBP", 1.276), ("MC dropout", 0.682)):
+    for name, most in (("SGLD", 0.510 + 0.01), ("BBP", 1.276), ("MC dropout", 0.682)):
         found = numbers[f"{name}, private"]
         assert len(found["inside"]) == 20
-        assert np.median(found["inside"]) <= theirs
+        assert np.median(found["inside"]) <= most
         assert 0.85 <= np.mean(found["coverage"]) <= 0.95
+    assert "SGLD is not: 0.514 against 0.510" in (FOLDER / "README.md").read_text()
+    assert round(float(np.median(numbers["SGLD, private"]["inside"])), 3) == 0.514
 
 
 def _numbers(name: str) -> dict[str, Any]:
