@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tacit.calibration import coverage, reliability, uncertainty
-from tacit.plots import plot_reliability, plot_uncertainty
+from tacit.plots import plot_confidence, plot_prediction, plot_reliability, plot_uncertainty
 
 mpl.use("agg")
 
@@ -87,3 +87,19 @@ def test_plots_show_what_they_were_given() -> None:
     x = np.linspace(-1, 1, 20)
     ax = plot_uncertainty(x[:, None], np.tile(x, (5, 1)), np.ones((5, 20)), seen=(x, x))
     assert len(ax.collections) == 2
+
+
+def test_a_confidence_histogram_shows_shares_and_both_means() -> None:
+    found = reliability(np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.45, 0.55]]), [0, 1, 1, 0], bins=10)
+    ax = plot_confidence(found)
+    assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(1)
+    assert [line.get_xdata()[0] for line in ax.lines] == pytest.approx([2.95 / 4, 0.5])
+
+
+def test_the_distribution_of_a_prediction_has_a_step_for_each_class_in_question() -> None:
+    chances = np.random.default_rng(4).dirichlet([5, 3, 0.01, 0.01], 100)
+    chances[:, 2:] = np.minimum(chances[:, 2:], 0.01)
+    ax = plot_prediction(chances, 3)
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == {"class 0", "class 1", "class 3 (true)"}
+    with pytest.raises(ValueError, match="draws times classes"):
+        plot_prediction(chances[0])

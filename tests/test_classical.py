@@ -92,3 +92,30 @@ def test_delta_is_checked():
         classical.compare(Mechanism(0.1, 1.0, 1.0, 1), 1.0)
     with pytest.raises(ValueError, match=r"delta=0\.0"):
         classical.vips(Mechanism(0.1, 1.0, 1.0, 1), 1e-6, delta_step=0.0)
+
+
+def test_langevin_dynamics_and_gradient_descent_correspond():
+    """The DP-BNN paper's own figures: MNIST's noise 1.272 and regression's 10, both at its temperature 1/2."""
+    mnist = classical.sgd_from_sgld(5e-6, size=60000, rate=256 / 60000, clip=1.5, temperature=0.5)
+    assert mnist == pytest.approx((0.3, 1.272), abs=1e-3)
+    recipe = Mechanism(256 / 60000, 1.5, mnist.noise_multiplier, 3515)
+    assert classical.gdp_clt(recipe, 1e-5).epsilon == pytest.approx(0.861, abs=1e-3)
+    assert classical.rdp(recipe, 1e-5).epsilon == pytest.approx(0.989, abs=1e-3)
+    assert classical.sgld_from_sgd(0.3, size=60000, mechanism=recipe) == pytest.approx((5e-6, 0.5))
+    regression = classical.sgld_from_sgd(2.5e-4, size=250, mechanism=Mechanism(1.0, 100.0, 10.0, 200))
+    assert regression == pytest.approx((1e-6, 0.5))
+    back = classical.sgd_from_sgld(1e-6, size=250, rate=1.0, clip=100.0, temperature=0.5)
+    assert back == pytest.approx((2.5e-4, 10.0))
+    with pytest.raises(ValueError, match="step_size is 0"):
+        classical.sgd_from_sgld(0.0, size=250, rate=1.0, clip=100.0)
+    with pytest.raises(ValueError, match="size is -1"):
+        classical.sgld_from_sgd(0.1, size=-1, mechanism=recipe)
+
+
+def test_the_limit_is_below_the_truth_and_renyi_above_it():
+    recipe = Mechanism(256 / 60000, 1.0, 1.3, 3515)
+    limit, bound = classical.gdp_clt(recipe, 1e-5), classical.rdp(recipe, 1e-5)
+    found = [limit.epsilon, recipe.cost(1e-5), bound.epsilon]
+    assert found == pytest.approx([0.834, 0.864, 0.954], abs=1.5e-3)
+    assert not limit.valid
+    assert "not a bound" in limit.why

@@ -44,7 +44,8 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.filterwarnings(NO_CERTIFICATE)
 @pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/start.md", "docs/from-d3p.md", "docs/from-numpyro.md", "docs/sep.md"]
+    "page",
+    ["README.md", "docs/start.md", "docs/from-d3p.md", "docs/from-numpyro.md", "docs/networks.md", "docs/sep.md"],
 )
 def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

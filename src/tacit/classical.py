@@ -1,12 +1,14 @@
 """What other analyses would say of a recipe: for comparison, never for a certificate.
 
-Each result says whether it is a valid bound and why. All but the last function take a `Mechanism` and a δ.
+Each result says whether it is a valid bound and why. Analyses take a `Mechanism` and a δ; other theorems of the papers
+stand at the end, corrected where they need it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -215,3 +217,72 @@ def sep_kl_tail(
     r = math.sqrt(2 * covariance_std**2 * d / values[0] ** 2 * math.log(2 * d))
     inverse = (high + low + r - 1) / (high * low)
     return d / (2 * threshold) * (math.log1p(r) - 1 + (mean_std**2 * float(np.sum(1 / values)) + 1) * inverse)
+
+
+class SGD(NamedTuple):
+    """Private gradient descent on the mean over records: its learning rate and noise multiplier."""
+
+    learning_rate: float
+    noise_multiplier: float
+
+
+class SGLD(NamedTuple):
+    """Private Langevin dynamics on the sum over records: its step size, and the temperature of its noise."""
+
+    step_size: float
+    temperature: float
+
+
+def sgd_from_sgld(step_size: float, *, size: int, rate: float, clip: float, temperature: float = 1.0) -> SGD:
+    """Return the private SGD that Langevin dynamics is (Zhang et al. 2021, Theorem 1, corrected).
+
+    Both take the step w + η (G + ∇ log prior) + noise for the sum of gradients G, estimated from a subset. SGD's
+    learning rate is η size, its penalty -log prior / size, and the wall's noise is all of the chain's where
+
+        σ = sqrt(2 temperature / η) rate / clip.
+
+    The paper's own convention is temperature 1/2: σ = |B| / (sqrt(η) n C). It prints sqrt(η) |B| / (n C) in the
+    theorem's first line, which its own figures contradict.
+
+    Parameters
+    ----------
+    step_size
+        η, as in ``tacit.sgld``.
+    size
+        Number of records, n.
+    rate, clip
+        Of the wall: |B| / n, and C.
+    temperature
+        1 for the posterior.
+
+    Privacy: public.
+    """
+    _check_theorem(step_size=step_size, size=size, rate=rate, clip=clip, temperature=temperature)
+    return SGD(step_size * size, math.sqrt(2 * temperature / step_size) * rate / clip)
+
+
+def sgld_from_sgd(learning_rate: float, *, size: int, mechanism: Mechanism) -> SGLD:
+    """Return the Langevin dynamics that private SGD is: any is one, at the temperature that its noise makes.
+
+    The inverse of ``sgd_from_sgld``: η = learning_rate / size and temperature = η (σ clip / rate)² / 2.
+
+    Parameters
+    ----------
+    learning_rate
+        Of plain SGD on the mean over records.
+    size
+        Number of records.
+    mechanism
+        The recipe: its rate, clip and noise count.
+
+    Privacy: public.
+    """
+    _check_theorem(learning_rate=learning_rate, size=size)
+    step_size = learning_rate / size
+    return SGLD(step_size, step_size * (mechanism.noise_std / mechanism.rate) ** 2 / 2)
+
+
+def _check_theorem(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} is {value:g}, but the theorem is about a positive number. Write one.")

@@ -61,6 +61,49 @@ def plot_reliability(found: Mapping[str, Reliability], ax: Any = None) -> Any:
     return _open(ax)
 
 
+def plot_confidence(found: Reliability, ax: Any = None) -> Any:
+    """Show how often which confidence occurs, with lines at its mean and at the accuracy.
+
+    Privacy: post-processing of what ``tacit.calibration.reliability`` gave.
+    """
+    ax = _axes(ax, (4.4, 3.4))
+    ax.bar(found.low, found.share, found.high - found.low, align="edge", color=COLOURS[0], alpha=0.5)
+    for values, style, label in ((found.confidence, "-", "mean confidence"), (found.accuracy, "--", "accuracy")):
+        ax.axvline(np.nansum(found.share * values), color="0.2", lw=1.2, ls=style, label=label)
+    ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions")
+    ax.legend(frameon=False, loc="upper left", fontsize="small")
+    return _open(ax)
+
+
+def plot_prediction(chances: Any, label: int | None = None, ax: Any = None) -> Any:
+    """Show how the draws of a posterior spread the chances of each class for ONE input (draws times classes).
+
+    A class lies to the right where draws are sure of it, and to the left where they rule it out; classes that all draws
+    rule out are left out, and the true class, if given, is the thick line.
+
+    Privacy: post-processing.
+    """
+    chances = np.asarray(chances, float)
+    if chances.ndim != 2:
+        raise ValueError(f"chances have the shape {chances.shape}. Give those of one input: draws times classes.")
+    ax = _axes(ax, (4.4, 3.4))
+    edges = np.linspace(0, 1, 21)
+    shown = [k for k in range(chances.shape[1]) if chances[:, k].max() > edges[1] or k == label]
+    for place, k in enumerate(shown):
+        ax.hist(
+            chances[:, k],
+            edges,
+            histtype="step",
+            lw=2.4 if k == label else 1.2,
+            color=f"C{k % 10}",
+            zorder=3 - place / len(shown),
+            label=f"class {k}" + (" (true)" if k == label else ""),
+        )
+    ax.set(xlim=(0, 1), xlabel="chance of the class", ylabel="draws")
+    ax.legend(frameon=False, fontsize="small")
+    return _open(ax)
+
+
 def plot_uncertainty(x: Any, mean: Any, std: Any, seen: tuple[Any, Any] | None = None, ax: Any = None) -> Any:
     """Show predictions of one number over one input, with both parts of their uncertainty (draws times inputs).
 

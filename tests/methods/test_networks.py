@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from scipy import stats
 
 import tacit
-from tacit import Budget, PrivateData
+from tacit import Budget, PrivateData, classical
 from tacit.mechanism import Mechanism
 from tacit.methods.backprop import drawn
 from tacit.methods.networks import Network, score
@@ -42,11 +44,12 @@ def released(method: Method, state: PyTree, records: PyTree, noise_std: float = 
     total = jax.tree.map(
         lambda leaf: leaf.sum(0), jax.vmap(lambda record: method.contribute(state, record, key))(records)
     )
-    keys = jax.random.split(jax.random.fold_in(key, 1), len(total))
-    noisy = {
-        name: leaf + noise_std * jax.random.normal(one, leaf.shape)
-        for (name, leaf), one in zip(total.items(), keys, strict=True)
-    }
+    leaves, tree = jax.tree.flatten(total)
+    keys = jax.random.split(jax.random.fold_in(key, 1), len(leaves))
+    noisy = jax.tree.unflatten(
+        tree,
+        [leaf + noise_std * jax.random.normal(one, leaf.shape) for leaf, one in zip(leaves, keys, strict=True)],
+    )
     return Release(noisy, jax.tree.map(lambda _: jnp.float32(noise_std), noisy), jnp.float32(1), noisy)
 
 
@@ -80,6 +83,46 @@ def test_the_stationary_variance_of_langevin_dynamics(noise_std: float, friction
     wanted = temperature / precision / (1 - 0.025 if friction == 1 else 1)
     assert places.var() == pytest.approx(wanted, rel=0.1)
     assert places.mean() == pytest.approx(y.sum() / precision, abs=0.02)
+
+
+@pytest.mark.parametrize("noise_std", [0.0, 30.0])
+def test_preconditioned_dynamics_have_the_same_stationary_law(noise_std: float) -> None:
+    """Two layers of 40 weights, one of which the records say a hundred times as much about.
+
+    20000 steps, correlated over 2 / (pace P) < 200 of them, and 40 weights: the mean variance of a layer has a relative
+    standard error below sqrt(2 * 200 / 20000 / 40) = 2.3%, and 12% is five of them.
+    """
+    pair = (
+        lambda key: {"a": jnp.zeros(40), "b": jnp.zeros(40)},
+        lambda w, x: jnp.concatenate([w["a"], 0.1 * w["b"]]),
+    )
+    net = tacit.network(pair, "gaussian", noise=1.0)
+    records = {"x": jnp.zeros((COUNT, 1)), "y": jnp.zeros((COUNT, 80))}
+    eta = 0.05 / (COUNT + 1)
+    method = tacit.sgld(net, size=COUNT, step_size=eta, precondition=True, keep=1)(
+        jax.tree.map(lambda leaf: leaf[0], records)
+    )
+
+    def step(state: Any, t: Any) -> tuple[Any, Any]:
+        key = jax.random.fold_in(KEY, t)
+        # What the records say, without going through them one by one: all are alike.
+        full = {"a": -COUNT * state.weights["a"], "b": -0.01 * COUNT * state.weights["b"]}
+        noisy = {
+            name: leaf + noise_std * jax.random.normal(jax.random.fold_in(key, place + 1), leaf.shape)
+            for place, (name, leaf) in enumerate(full.items())
+        }
+        std = {name: jnp.float32(noise_std) for name in full}
+        state = method.update(state, Release(noisy, std, jnp.float32(1), noisy), key)
+        return state, (state.weights, state.squares)
+
+    def run() -> Any:
+        return jax.lax.scan(step, method.init(KEY), jnp.arange(20000))[1]
+
+    places, squares = jax.jit(run)()
+    for name, precision in (("a", COUNT + 1.0), ("b", 0.01 * COUNT + 1.0)):
+        assert np.asarray(places[name])[1000:].var(0).mean() == pytest.approx(1 / precision, rel=0.12)
+    # The stiff layer's gradients are larger, whatever the noise on them.
+    assert np.mean(squares["a"][1000:]) > 20 * np.mean(squares["b"][1000:])
 
 
 def test_only_the_missing_noise_is_added() -> None:
@@ -157,6 +200,69 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     np.testing.assert_allclose(old - new, 0.02 * np.sign(slope), rtol=1e-3)
 
 
+def test_several_draws_of_the_weights_give_the_mean_of_their_gradients() -> None:
+    data = jax.tree.map(jnp.asarray, regression())
+    three = tacit.backprop(line(), size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3, draws=3)(RECORD)
+    one = tacit.backprop(line(), size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3)(RECORD)
+    state = three.init(KEY)
+    together = three.update(state, released(three, state, data), KEY).params.mean["weights"]
+    apart = [
+        one.update(state, released(one, state, data, key=key), key).params.mean["weights"]
+        for key in jax.random.split(KEY, 3)
+    ]
+    np.testing.assert_allclose(together, np.mean(apart, 0), rtol=1e-4, atol=1e-5)
+    # Together they have the norm of one draw's gradient, so that the same clip suits.
+    record = jax.tree.map(lambda leaf: leaf[0], data)
+    norms = [
+        math.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(method.contribute(state, record, KEY))))
+        for method in (three, one)
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=0.6)
+    with pytest.raises(ValueError, match="draws is 0"):
+        tacit.backprop(line(), size=COUNT, draws=0)
+
+
+def test_a_long_memory_is_kept_small() -> None:
+    """50 places of a small network; of one with three million weights ten, unless more are asked for."""
+    big = tacit.network((lambda key: jnp.zeros((3, 1_000_000)), lambda w, x: w[:, 0]))
+    for net, keep, places in ((line(), None, 50), (big, None, 10), (big, 1, 1)):
+        state = jax.eval_shape(
+            tacit.sgld(net, size=10, keep=keep)({"x": RECORD["x"], "y": 0} if net is big else RECORD).init, KEY
+        )
+        assert {leaf.shape[0] for leaf in state.kept.values()} == {places}
+
+
+MILLION = """
+import resource
+import equinox as eqx, jax, numpy as np, tacit
+
+net = tacit.network(eqx.nn.MLP(784, 10, 672, 2, key=jax.random.key(0)))
+count = sum(leaf.size for leaf in jax.tree.leaves(net.start(jax.random.key(0))))
+assert 980_000 < count < 1_050_000, count
+generator = np.random.default_rng(0)
+data = tacit.PrivateData(
+    {"x": generator.random((5000, 784), np.float32), "y": generator.integers(0, 10, 5000).astype(np.int32)}, size=5000
+)
+for method in (tacit.METHOD,):
+    posterior = tacit.fit(
+        method(net, size=5000), data, tacit.Budget(1.0, 1e-5), rate=0.1, steps=12, progress=False, key=jax.random.key(1)
+    )
+    posterior.predict({"x": generator.random((100, 784), np.float32)}, key=jax.random.key(2))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sgd", "backprop", "sgld"])
+def test_a_network_of_a_million_weights_trains_under_two_gigabytes(method: str) -> None:
+    """Twelve steps with subsets of 500, and the predictions; the memory does not grow with steps."""
+    done = subprocess.run(
+        [sys.executable, "-c", MILLION.replace("METHOD", method)], capture_output=True, text=True, check=True
+    )
+    kilobytes = int(done.stdout.split()[-1])
+    assert kilobytes < 2e6
+
+
 def test_the_width_does_not_depend_on_where_it_began() -> None:
     data = regression()
     widths = [
@@ -195,6 +301,22 @@ def test_the_rate_is_part_of_the_noise() -> None:
     release = Release(full, {"w": jnp.float32(1)}, jnp.float32(0.1), full)
     ends = [float(method.update(method.init(KEY), release, jax.random.key(seed)).weights["w"]) for seed in range(3)]
     np.testing.assert_allclose(ends, 0.06, atol=1e-3)
+
+
+def test_langevin_dynamics_on_the_walls_noise_is_gradient_descent() -> None:
+    """The corrected Theorem 1 of the DP-BNN paper: the same release takes both to the same place."""
+    eta, rate, clip = 1e-3, 0.5, 2.0
+    twin = classical.sgd_from_sgld(eta, size=COUNT, rate=rate, clip=clip)
+    descent = tacit.sgd(line(), size=COUNT, optimizer=optax.sgd(twin.learning_rate))(RECORD)
+    dynamics = tacit.sgld(line(), size=COUNT, step_size=eta)(RECORD)
+    total = {"weights": jnp.array([1.0, -20.0, 3.0])}
+    # A hair more than the noise of the theorem, so that none is missing after rounding.
+    std = {"weights": jnp.float32(1.0001 * twin.noise_multiplier * clip)}
+    release = Release(total, std, jnp.float32(rate), jax.tree.map(lambda leaf: leaf / rate, total))
+    ends = [method.update(method.init(KEY), release, KEY).weights["weights"] for method in (descent, dynamics)]
+    np.testing.assert_allclose(*ends, rtol=1e-5)
+    quieter = release._replace(noise_std={"weights": 0.9 * std["weights"]})
+    assert np.abs(dynamics.update(dynamics.init(KEY), quieter, KEY).weights["weights"] - ends[0]).max() > 1e-4
 
 
 def test_weights_of_a_pair_keep_their_places() -> None:

@@ -153,12 +153,13 @@ def network(
     return Network(start, log_likelihood, log_prior, expected_log_prior, predict, random, prior == "none", needs)
 
 
-def score(net: Network, weights: Weights, record: Record, masks: Key | None = None) -> Weights:
-    """Give the gradient of one record's log likelihood: what every method on networks contributes.
+def score(net: Network, weights: Weights, record: Record, masks: Key | None = None, factor: float = 1.0) -> Weights:
+    """Give the gradient of one record's log likelihood, times a factor: what every method on networks contributes.
 
     Privacy: of one record, not bounded yet.
     """
-    return jax.grad(net.log_likelihood)(weights, record, masks)
+    # Multiplied before the derivative, gradients of dense layers stay outer products.
+    return jax.grad(lambda *given: factor * net.log_likelihood(*given))(weights, record, masks)
 
 
 def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Array], bool]:

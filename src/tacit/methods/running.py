@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.types import Array, PyTree, Release
+from tacit.types import Array, Key, PyTree, Release
 
 Pace = Callable[[Array], Array]
 """The weight of a step's release in the average, from the step's number, counted from 0; the first is 1."""
@@ -90,6 +90,11 @@ def total(tree: PyTree) -> Array:
 def inner(one: PyTree, two: PyTree) -> Array:
     """Give the inner product of two trees of arrays."""
     return total(jax.tree.map(jnp.multiply, one, two))
+
+
+def split(key: Key, draws: int) -> list[Key]:
+    """Give a key for each draw; the key itself for a single one."""
+    return [key] if draws == 1 else list(jax.random.split(key, draws))
 
 
 def check_positive(**values: float) -> None:

@@ -11,6 +11,10 @@ At temperature tau = 1 the stationary law is the posterior, up to the step's len
 paper's own convention, noise of variance eta, is tau = 1/2, whose law is the posterior squared (METHODS 12). Where the
 wall's noise alone exceeds 2 f eta tau the chain is hotter than asked for; a smaller ``step_size`` mends that. Clipping
 changes the posterior that is sampled.
+
+Preconditioned (Li et al. 2016, by layers): a layer's eta is multiplied by M, which falls with the root mean square of
+its released gradients, the wall's noise taken off. For single weights that would be noise alone; a layer has enough of
+them. The term for the change of M along the chain is left out.
 """
 
 from __future__ import annotations
@@ -24,12 +28,16 @@ from tacit.methods.networks import Network, Weights, score
 from tacit.methods.running import check_positive, check_size
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
+KEPT_NUMBERS = 1 << 24
+"""All remembered places together hold at most so many numbers by default, but there are ten places at least."""
+
 
 class SGLDState(NamedTuple):
-    """The chain's place and velocity, a memory of its last places, the predictions watched, and the step."""
+    """The chain's place and velocity, each layer's mean squared gradient, last places, predictions watched, step."""
 
     weights: Weights
     velocity: Weights
+    squares: dict[str, Array]
     kept: Weights
     watched: PyTree
     step: Array
@@ -42,7 +50,8 @@ def sgld(
     step_size: float | None = None,
     temperature: float = 1.0,
     friction: float = 1.0,
-    keep: int = 50,
+    precondition: bool = False,
+    keep: int | None = None,
     thin: int = 5,
     burn_in: int = 0,
     watch: PyTree = None,
@@ -64,9 +73,13 @@ def sgld(
         1 for the posterior; the DP-SGLD paper has 1/2.
     friction
         1 for Langevin dynamics; smaller ones keep a velocity (SGHMC).
+    precondition
+        Whether layers with smaller gradients take longer steps, up to eleven times as long, with the noise that belongs
+        to them; ``step_size`` is then that of the layer with the largest ones. It makes the choice of ``step_size``
+        matter less.
     keep, thin
         The last ``keep`` of every ``thin``-th place are remembered, to draw from; 1 remembers only the last. By default
-        they are of the last 250 steps.
+        50 of the last 250 steps, or fewer in a network of more than 300000 weights, but 10.
     burn_in
         Steps before places are remembered and predictions for ``watch`` averaged.
     watch
@@ -83,14 +96,18 @@ def sgld(
     check_positive(temperature=temperature, step_size=eta)
     if not 0 < friction <= 1:
         raise ValueError(f"friction is {friction:g}, but must be above 0 and at most 1.")
-    if keep < 1 or thin < 1:
+    if (keep is not None and keep < 1) or thin < 1:
         raise ValueError(f"keep is {keep} and thin is {thin}; both must be at least 1.")
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(net.start, jax.random.key(0))))
+    kept_places = max(10, min(50, KEPT_NUMBERS // numbers)) if keep is None else keep
 
     def init(key: Key) -> SGLDState:
         weights = net.start(key)
         still = jax.tree.map(jnp.zeros_like, weights)
-        kept = jax.tree.map(lambda leaf: jnp.zeros((keep, *leaf.shape), leaf.dtype), weights)
-        return SGLDState(weights, still, kept, jax.tree.map(jnp.zeros_like, seen(weights, key)), jnp.int32(0))
+        kept = jax.tree.map(lambda leaf: jnp.zeros((kept_places, *leaf.shape), leaf.dtype), weights)
+        squares = {name: jnp.float32(0) for name in weights}
+        watched = jax.tree.map(jnp.zeros_like, seen(weights, key))
+        return SGLDState(weights, still, squares, kept, watched, jnp.int32(0))
 
     def seen(weights: Weights, key: Key) -> PyTree:
         if watch is None:
@@ -104,24 +121,31 @@ def sgld(
     def update(state: SGLDState, release: Release, key: Key) -> SGLDState:
         prior = jax.grad(net.log_prior)(state.weights)
         keys = dict(zip(state.weights, jax.random.split(key, len(state.weights)), strict=True))
+        noise = {name: std / release.rate for name, std in release.noise_std.items()}
+        paces = _paces(state.squares, eta) if precondition else dict.fromkeys(state.weights, eta)
 
         def moved(name: str) -> Array:
-            there = (eta * release.noise_std[name] / release.rate) ** 2
-            missing = jnp.maximum(2 * friction * eta * temperature - there, 0)
-            push = eta * (release.full[name] + prior[name])
+            # No layer's step is made so long that the wall's noise alone is too hot for it.
+            coolest = 2 * friction * temperature / jnp.maximum(noise[name], 1e-30) ** 2
+            pace = jnp.minimum(paces[name], jnp.maximum(eta, coolest))
+            missing = jnp.maximum(2 * friction * pace * temperature - (pace * noise[name]) ** 2, 0)
+            push = pace * (release.full[name] + prior[name])
             added = jnp.sqrt(missing) * jax.random.normal(keys[name], push.shape)
             return (1 - friction) * state.velocity[name] + push + added
 
         velocity = {name: moved(name) for name in state.weights}
         weights = jax.tree.map(jnp.add, state.weights, velocity)
-        place = (jnp.maximum(state.step - burn_in, 0) // thin) % keep
+        place = (jnp.maximum(state.step - burn_in, 0) // thin) % kept_places
         kept = jax.tree.map(lambda memory, leaf: memory.at[place].set(leaf), state.kept, weights)
+        now = {name: jnp.mean(jnp.square(full)) - noise[name] ** 2 for name, full in release.full.items()}
+        recent = jnp.maximum(1 / (state.step + 1), 0.05)
+        squares = jax.tree.map(lambda mean, new: mean + recent * (new - mean), state.squares, now)
         share = 1 / jnp.maximum(state.step - burn_in + 1, 1)
         watched = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.watched, seen(weights, key))
-        return SGLDState(weights, velocity, kept, watched, state.step + 1)
+        return SGLDState(weights, velocity, squares, kept, watched, state.step + 1)
 
     def draw(state: SGLDState, key: Key) -> dict[str, Array]:
-        filled = jnp.clip((state.step - burn_in - 1) // thin + 1, 1, keep)
+        filled = jnp.clip((state.step - burn_in - 1) // thin + 1, 1, kept_places)
         place = jax.random.randint(key, (), 0, filled)
         return jax.tree.map(lambda memory: memory[place], state.kept)
 
@@ -136,3 +160,10 @@ def sgld(
         return Method(init, contribute, update, draw, predict, shown, clip=1.0, needs=net.needs(placeholder))
 
     return build
+
+
+def _paces(squares: dict[str, Array], eta: float) -> dict[str, Array]:
+    """Give each layer's step: eta for the one with the largest gradients, more for the others."""
+    sizes = {name: jnp.sqrt(jnp.maximum(square, 0)) for name, square in squares.items()}
+    largest = jnp.maximum(jnp.max(jnp.stack(list(sizes.values()))), 1e-30)
+    return {name: eta * 1.1 / (size / largest + 0.1) for name, size in sizes.items()}

@@ -32,7 +32,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.autoguide import AutoGuide, AutoLaplaceApproximation
 
-from tacit.methods.running import inner, tail_average
+from tacit.methods.running import inner, split, tail_average
 from tacit.model import Function, Reading, Values, is_class
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
@@ -103,7 +103,7 @@ def vi(
 
             direct = {name: state.params[name] for name in reading.direct}
             scores, slopes = [], []
-            for each in _split(key, draws):
+            for each in split(key, draws):
                 w = reading.unconstrain(reading.sample_guide(state.params, each)[0])
                 score, slope = jax.grad(term, (0, 1))(w, direct)
                 scores.append(score)
@@ -122,7 +122,7 @@ def vi(
 
             def loss(params: Values) -> Array:
                 total = -inner(full["params"], {name: params[name] for name in reading.direct})
-                for score, each in zip(scores, _split(key, draws), strict=True):
+                for score, each in zip(scores, split(key, draws), strict=True):
                     draw, log_density = reading.sample_guide(params, each)
                     log_joint = inner(score, reading.unconstrain(draw)) + reading.log_prior(params, draw)
                     total += (log_density - log_joint) / draws
@@ -208,10 +208,6 @@ def _asks(state: VIState) -> Array:
 
 def _is_laplace(guide: Any) -> bool:
     return isinstance(guide, AutoLaplaceApproximation) or is_class(guide, AutoLaplaceApproximation)
-
-
-def _split(key: Key, draws: int) -> list[Key]:
-    return [key] if draws == 1 else list(jax.random.split(key, draws))
 
 
 def _times(factor: float, tree: PyTree) -> PyTree:
