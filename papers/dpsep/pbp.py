@@ -36,6 +36,7 @@ from scipy.special import ndtr
 
 import tacit
 from tacit import sites
+from tacit.fit import sum_public
 from tacit.methods.natural import Moments
 from tacit.methods.pbp import forward
 from tacit.types import Release
@@ -107,8 +108,8 @@ def passes(
     x, y, count = jnp.asarray(split.x), jnp.asarray(split.y), len(split.y)
     built = method({"x": x[0], "y": y[0]})
 
-    def contribution(state: Any, place: Any) -> Any:
-        given = built.contribute(state, {"x": x[place], "y": y[place]}, key)
+    def contribution(state: Any, record: Any) -> Any:
+        given = built.contribute(state, record, key)
         if clip is None:
             return given
         leaves = zip(jax.tree.leaves(given), built.weights, strict=True)
@@ -116,7 +117,7 @@ def passes(
         return jax.tree.map(lambda leaf: leaf * jnp.minimum(1, clip / norm), given)
 
     def step(state: Any, places: Any) -> tuple[Any, None]:
-        total = jax.tree.map(lambda leaf: leaf.sum(0), jax.vmap(lambda place: contribution(state, place))(places))
+        total = sum_public(lambda record, _: contribution(state, record), {"x": x[places], "y": y[places]}, places)
         full = jax.tree.map(lambda leaf: leaf * (count / subset), total)
         std = jax.tree.map(lambda leaf: jnp.float32(0), total)
         return built.update(state, Release(total, std, jnp.float32(subset / count), full), key), None

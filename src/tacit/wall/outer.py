@@ -73,7 +73,9 @@ class Split(NamedTuple):
     values: list[Array | Factors]
 
 
-def split(function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[bool] | None = None) -> Split:
+def split(
+    function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[bool] | None = None, smallest: int = SMALLEST
+) -> Split:
     """Evaluate a function of a batch of records, taking large outer products apart.
 
     Privacy: a way to compute contributions; bounds nothing.
@@ -86,6 +88,8 @@ def split(function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[b
         Its arguments, as arrays or tracers.
     apart
         Which leaves may be taken apart; by default all.
+    smallest
+        Leaves of fewer numbers stay whole.
     """
     flat, structure = jax.tree.flatten(arguments)
     traced = jax.make_jaxpr(lambda *flat: jax.tree.leaves(function(*jax.tree.unflatten(structure, flat))))(*flat)
@@ -93,7 +97,9 @@ def split(function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[b
     jaxpr = inlined.jaxpr
     makers = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
     apart = [True] * len(jaxpr.outvars) if apart is None else apart
-    found = [_Walk.find(makers, atom) if may else None for atom, may in zip(jaxpr.outvars, apart, strict=True)]
+    found = [
+        _Walk.find(makers, atom, smallest) if may else None for atom, may in zip(jaxpr.outvars, apart, strict=True)
+    ]
     wanted = [
         part for atom, walk in zip(jaxpr.outvars, found, strict=True) for part in (walk.atoms if walk else [atom])
     ]
@@ -171,14 +177,14 @@ class _Source(NamedTuple):
 class _Walk:
     """The way from a leaf back to the outer product that it was made by."""
 
-    def __init__(self, makers: dict[Any, Any], leaf: Any) -> None:
+    def __init__(self, makers: dict[Any, Any], leaf: Any, smallest: int) -> None:
         self.makers = makers
         self.records, *shape = leaf.aval.shape
         self.axis = 0  # of the records, in the array where the walk stands
         self.moves: list[Move] = []  # from there to the leaf, the last first
         self.scales: list[tuple[Any, Any]] = []  # operation and atom: what a factor is still to be scaled by
         self.sign = 1.0
-        if self.records < 2 or math.prod(shape) < SMALLEST or not jnp.issubdtype(leaf.aval.dtype, jnp.floating):
+        if self.records < 2 or math.prod(shape) < smallest or not jnp.issubdtype(leaf.aval.dtype, jnp.floating):
             raise _NotOuterError
         atom = leaf
         while atom is not None:
@@ -188,9 +194,9 @@ class _Walk:
         self.outer = self._whole(tuple(shape))
 
     @classmethod
-    def find(cls, makers: dict[Any, Any], leaf: Any) -> _Walk | None:
+    def find(cls, makers: dict[Any, Any], leaf: Any, smallest: int) -> _Walk | None:
         try:
-            return cls(makers, leaf)
+            return cls(makers, leaf, smallest)
         except _NotOuterError:
             return None
 
