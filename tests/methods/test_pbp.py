@@ -110,9 +110,9 @@ def test_a_contribution_is_slope_and_curvature_by_every_weight(hidden: tuple[int
 def under_way(method: Any) -> PBPState:
     """Give a state in which the last layer is not zero any more: at first nothing comes back from it."""
     state = method.init(KEY)
-    mean = [state.mean[0], jax.random.normal(KEY, state.mean[1].shape)]
-    linear = jax.tree.map(jnp.multiply, mean, state.sites.precision)
-    return state._replace(mean=mean, sites=state.sites._replace(linear=linear), cavity=state.cavity._replace(mean=mean))
+    mean = [state.centre[0], jax.random.normal(KEY, state.centre[1].shape)]
+    total = state.total._replace(linear=jax.tree.map(jnp.multiply, mean, state.total.precision))
+    return state._replace(total=total, sites=total, cavity=state.cavity._replace(mean=mean))
 
 
 def release_of(contribution: Any, times: float = 1.0) -> tacit.Release:

@@ -11,10 +11,10 @@
             e = (1, (y - E f)^2 + Var f) / 2                         contribution, if the noise precision is learnt
         G, S = (sums of the clipped g, s + noise) / rate
         tau  <- (1 - pace) tau + pace S                              precision of all sites together
-        mu   <- (1 - pace) mu + pace (m + G / tau)                   their mean
-        q = p0 N(mu, 1 / tau);  lambda, gamma from q and the averaged e           free post-processing
+        nu   <- (1 - pace) nu + pace (G + S m)                       their linear part
+        theta = theta_0 + (nu, tau);  lambda, gamma from q and the averaged e     free post-processing
 
-g, s are ``slope``, ``curvature``; mu ``mean``; tau is in ``running``; mu and tau as used are in ``sites``; m_0
+g, s are ``slope``, ``curvature``; nu, tau ``total``, as used ``sites``; tau as it came is in ``running``; m_0
 ``centre``, lambda ``decay``, 1/gamma ``noise``. Any site of one or several predictors is a head: regression, robust
 regression, counts, classes.
 
@@ -22,11 +22,11 @@ Where it leaves the papers (METHODS 6, 7): DP-SEP's own code adds no noise to a 
 private figures with. A record's site, precision s / (1 - v s) and linear part (g + s m) / (1 - v s), is taken to first
 order in v s, which is about 1/N: the recursion of sep.py for S and G + S m. So a record need not give s m, which is
 public but for s, and was most of what a clip had to hold once residuals are small; and in the first layer g and s are
-outer products of two short vectors. S is averaged first, so that its noise changes the length of a step but not its
-aim. The prior's means m_0 are one public random draw instead of zero: with all means equal the hidden units would stay
-alike, and where noise hides what a weight has learnt, a random feature is left of it. The precisions lambda and gamma
-have variational updates: the moment matching of PBP subtracts reciprocals that differ in their eighth digit. lambda is
-refreshed after every step instead of every epoch.
+outer products of two short vectors. S in S m is what tau has changed by, after a floor: so its noise changes the length
+of a step but not its aim. The prior's means m_0 are one public random draw instead of zero: with all means equal the
+hidden units would stay alike, and where noise hides what a weight has learnt, a random feature is left of it. The
+precisions lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that differ in
+their eighth digit. lambda is refreshed after every step instead of every epoch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ import numpy as np
 from jax.scipy.special import erfc
 from jax.scipy.stats import norm
 
-from tacit.methods.natural import ROOM, TINY, Moments, Natural, drawn, floored, moments, plus
+from tacit.methods.natural import TINY, Moments, Natural, drawn, floored, moments, plus
 from tacit.methods.running import Pace, Running, blend, block_weights, slowing, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
@@ -51,15 +51,19 @@ SHAPE, RATE = 6.0, 6.0
 """Of the Gamma priors of both precisions."""
 FAR = 30.0
 """A unit whose input is so many standard deviations from zero is on or off for certain."""
+LEAST = 0.01
+"""The least curvature of all records together, as a share of what is usual: with less steps would be too long."""
+FLOOR = 5.0
+"""A curvature counts for at least so many standard deviations of its noise: lost in noise, it makes steps short."""
 
 
 class PBPState(NamedTuple):
-    """The prior's means and precision, the sites' means, averaged releases, sites in use, cavity, noise variance."""
+    """The prior's means and precision, averaged releases, all sites, these as used, the cavity, the noise variance."""
 
     centre: list[Array]
     decay: Array
-    mean: list[Array]
     running: Running
+    total: Natural
     sites: Natural
     cavity: Moments
     noise: Array
@@ -83,7 +87,7 @@ def pbp(
     size: int,
     noise: float | None = None,
     head: Site | None = None,
-    spread: float = 1.0,
+    spread: float = 0.5,
     pace: Pace | None = None,
 ) -> MethodFor:
     """Fit a Bayesian neural network with rectified units by private probabilistic backpropagation.
@@ -104,8 +108,8 @@ def pbp(
     spread
         Standard deviation of the hidden weights' prior means around zero.
     pace
-        Weight of a step's release in the average; by default ``0.05 (1 + step / 100) ** -0.7``. Hidden units are alike
-        at first, so that all of them moved together by much more than 0.05 would overshoot.
+        Weight of a step's release in the average; by default ``0.04 / (1 + step / 1000)``. Under independent weights
+        all of them move at once, and by much more than 0.05 they would overshoot.
 
     Returns
     -------
@@ -113,7 +117,7 @@ def pbp(
         To be handed to ``tacit.fit``. A record is ``{"x": columns, "y": ...}``, with columns of about unit size. Draws
         have the weights, ``w0``, ``w1``, ...; predictions have ``mean`` and ``y``.
     """
-    share = pace or (lambda step: 0.05 * slowing(100.0)(step))
+    share = pace or (lambda step: 0.04 * slowing(1000.0, 1.0)(step))
     if head is not None and noise is not None:
         raise ValueError("Both noise and head are given; the noise is part of the head. Leave one of them out.")
     if any(units < 1 for units in hidden) or size < 1 or not spread > 0 or (noise is not None and not noise > 0):
@@ -148,7 +152,7 @@ def pbp(
             )
             sites = Natural(jax.tree.map(jnp.multiply, guess, centre), guess)
             cavity = moments(plus(_prior(centre, decay), sites), False)
-            return PBPState(centre, decay, centre, running, sites, cavity, variance)
+            return PBPState(centre, decay, running, sites, sites, cavity, variance)
 
         def contribute(state: PBPState, record: Record, key: Key) -> Contribution:
             def log_z(nudges: list[Moments]) -> tuple[Array, tuple[Moments, list[Moments]]]:
@@ -170,27 +174,30 @@ def pbp(
         def update(state: PBPState, release: Release, key: Key) -> PBPState:
             given = _unscaled(release, state.noise)
             running = blend(state.running, given, share)
-            weight = share(state.running.step)
-            least = ROOM * state.decay
-            noisy = running.noise_std
+            weight, noisy = share(state.running.step), running.noise_std
+            least = [LEAST * size * each / state.noise for each in _precisions(shapes)]
             precision = jax.tree.map(
-                lambda s, std: jnp.maximum(s, jnp.maximum(std, least)), running.statistics.curvature, noisy.curvature
+                lambda s, std, least: jnp.maximum(s, jnp.maximum(FLOOR * std, least)),
+                running.statistics.curvature,
+                noisy.curvature,
+                least,
             )
-            mean = jax.tree.map(
-                lambda mu, m, g, tau: mu + weight * (m + g / tau - mu),
-                state.mean,
-                state.cavity.mean,
+            linear = jax.tree.map(
+                lambda nu, g, m, tau, new: nu + weight * (g + tau * m - nu) + (new - tau) * m,
+                state.total.linear,
                 given.full.slope,
+                state.cavity.mean,
+                state.total.precision,
                 precision,
             )
-            all_sites = Natural(jax.tree.map(jnp.multiply, precision, mean), precision)
-            sites = floored(Running(all_sites, Natural(noisy.slope, noisy.curvature), running.step), False)
+            total = Natural(linear, precision)
+            sites = floored(Running(total, Natural(noisy.slope, noisy.curvature), running.step), False)
             m, v = moments(plus(_prior(state.centre, state.decay), sites), False)
             squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), m, state.centre, v)
             decay = (SHAPE + number / 2) / (RATE + sum(squares) / 2)
             cavity = moments(plus(_prior(state.centre, decay), sites, 1 - alpha / size), False)
             after = _noise(running) if learnt else state.noise
-            return PBPState(state.centre, decay, mean, running, sites, cavity, after)
+            return PBPState(state.centre, decay, running, total, sites, cavity, after)
 
         def draw(state: PBPState, key: Key) -> dict[str, Array]:
             weights = drawn(plus(_prior(state.centre, state.decay), state.sites), False, key)
@@ -217,6 +224,7 @@ def pbp(
             points,
             clip=1.0,
             weights=_weights(shapes, learnt),
+            steps=2000,
             needs=head.needs if head else (),
         )
 
