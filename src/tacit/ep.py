@@ -88,11 +88,7 @@ def ep(
         # A site that would leave no distribution behind waits for another sweep.
         allowed = _proper(cavity, site.matrices) & _proper(plus(state.prior, after), site.matrices)
         change = jax.tree.map(lambda leaf: jnp.where(allowed, damping * leaf, 0), change)
-
-        def put(leaf: Array, new: Array) -> Array:  # in place, which a scatter is not
-            return jax.lax.dynamic_update_index_in_dim(leaf, new, i, 0)
-
-        return jax.tree.map(put, sites, plus(old, change)), plus(total, change)
+        return jax.tree.map(lambda leaf, by: leaf.at[i].add(by), sites, change), plus(total, change)
 
     def sweep(_: Array, sites: Natural) -> Natural:
         return jax.lax.fori_loop(0, size, visit, (sites, _sum(sites)))[0]

@@ -12,9 +12,10 @@ from scipy import integrate, stats
 
 import tacit
 from tacit import sites
-from tacit.fit import fit_public
+from tacit.fit import fit_public, sum_public
 from tacit.methods.natural import Moments
 from tacit.methods.pbp import PBPState, forward, output, pbp, rectified
+from tacit.wall import outer
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 KEY = jax.random.key(0)
@@ -131,7 +132,7 @@ def test_a_step_adds_the_sites_of_the_records() -> None:
         m, v, slope = (np.asarray(part, float) for part in (m, v, g[i]))
         left = v - v**2 * (slope**2 - 2 * np.asarray(k[i], float))
         precision, linear = 1 / left - 1 / v, (m + v * slope) / left - m / v
-        learnt = precision * size > 1  # where a record says next to nothing, or less than nothing, there is a floor
+        learnt = precision * size > 20  # where records say next to nothing, or less than nothing, there is a floor
         assert learnt.mean() > 0.5
         np.testing.assert_allclose(after.sites.precision[i][learnt], size * precision[learnt], rtol=5e-3)
         np.testing.assert_allclose(after.sites.linear[i][learnt], size * linear[learnt], rtol=1e-2, atol=1e-2 * size)
@@ -177,6 +178,24 @@ def test_the_cavity_takes_out_as_much_as_the_power_says() -> None:
     for i in range(2):
         left = np.asarray(after.sites.precision[i]) * (1 - 0.5 / 10) + float(after.decay)
         np.testing.assert_allclose(after.cavity.variance[i], 1 / left, rtol=1e-5)
+
+
+def test_public_sums_are_the_same_without_writing_them_out() -> None:
+    """The first layer's slopes and curvatures are outer products, of which a sum is one matrix product."""
+    method = pbp((40,), size=100)({"x": jnp.zeros(9), "y": jnp.zeros(())})
+    state = under_way(method)
+    generator = np.random.default_rng(0)
+    records = {"x": jnp.float32(generator.normal(size=(70, 9))), "y": jnp.float32(generator.normal(size=70))}
+
+    def contribute(record: Any, own: Any) -> Any:
+        return method.contribute(state, record, KEY)
+
+    found = jax.jit(lambda records: sum_public(contribute, records, jnp.arange(70)))(records)
+    each = jax.vmap(contribute)(records, jnp.arange(70))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(each), strict=True):
+        np.testing.assert_allclose(one, np.asarray(other, float).sum(0), rtol=1e-4, atol=1e-5 * np.abs(other).sum())
+    taken_apart = outer.split(jax.vmap(contribute), records, jnp.arange(70), smallest=0).outers
+    assert [product is not None for product in taken_apart] == [True, False, True, False, False, False]
 
 
 def wave(count: int = 800) -> dict[str, np.ndarray]:
