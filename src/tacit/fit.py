@@ -28,7 +28,7 @@ from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, write_npz
 from tacit.types import Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import Door, released, versions
+from tacit.wall import Door, outer, released, versions
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
 
@@ -253,7 +253,7 @@ def fit_public(
             if size < count:
                 chosen = jax.random.choice(jax.random.fold_in(step_key, 2), count, (size,), replace=False)
                 subset = jax.tree.map(lambda leaf: leaf[chosen], records)
-            total = _sum(lambda record, own: built.contribution(state, record, step_key, own), subset, own)
+            total = sum_public(lambda record, own: built.contribution(state, record, step_key, own), subset, own)
             nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
             full = jax.tree.map(lambda leaf: leaf * (count / size), total) if size < count else total
             return built.update(state, Release(total, nothing, jnp.float32(size / count), full), step_key)
@@ -264,21 +264,35 @@ def fit_public(
     return posterior_of(built, state, jax.random.fold_in(key, steps), None)
 
 
-def _sum(contribution: Callable[[Record, Key], PyTree], records: PyTree, own: Key) -> PyTree:
-    """Add up the contributions of public records; sparse ones and many in parts, so that they are never all there."""
+def sum_public(contribution: Callable[[Record, Key], PyTree], records: PyTree, own: Key) -> PyTree:
+    """Add up the contributions of public records.
+
+    Sparse ones and many in parts, so that they are never all there; outer products without writing them out.
+
+    Privacy: none.
+    """
 
     def part(records: PyTree, own: Key, present: Any) -> PyTree:
-        def whole(leaf: Any) -> Any:
+        def here(leaf: Any) -> Any:
+            return jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+
+        def whole(leaf: Any, product: outer.Outer | None) -> Any:
+            if product is not None:
+                return product.leaf(jnp.matmul(here(leaf.left).T, leaf.right, precision=jax.lax.Precision.HIGHEST))
             if not is_rows(leaf):
-                return jnp.sum(jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), 0)
+                return jnp.sum(here(leaf), 0)
             return Rows(jnp.where(present[:, None], leaf.index, leaf.count), leaf.values, leaf.count).dense()
 
-        return jax.tree.map(whole, jax.vmap(contribution)(records, own), is_leaf=is_rows)
+        if sparse:
+            return jax.tree.map(lambda leaf: whole(leaf, None), jax.vmap(contribution)(records, own), is_leaf=is_rows)
+        outers, values = outer.split(jax.vmap(contribution), records, own, smallest=0)
+        return jax.tree.unflatten(jax.tree.structure(each), map(whole, values, outers))
 
     count = len(own)
     each = jax.eval_shape(contribution, jax.tree.map(lambda leaf: leaf[0], records), own[0])
     length = sum(leaf.size for leaf in jax.tree.leaves(each))
-    if not any(is_rows(leaf) for leaf in jax.tree.leaves(each, is_leaf=is_rows)) or count * length < PUBLIC_NUMBERS:
+    sparse = any(is_rows(leaf) for leaf in jax.tree.leaves(each, is_leaf=is_rows))
+    if not sparse or count * length < PUBLIC_NUMBERS:
         return part(records, own, jnp.ones(count, bool))
     size = max(1, PUBLIC_NUMBERS // length)
 

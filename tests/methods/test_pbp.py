@@ -12,9 +12,10 @@ from scipy import integrate, stats
 
 import tacit
 from tacit import sites
-from tacit.fit import fit_public
+from tacit.fit import fit_public, sum_public
 from tacit.methods.natural import Moments
 from tacit.methods.pbp import PBPState, forward, output, pbp, rectified
+from tacit.wall import outer
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 KEY = jax.random.key(0)
@@ -40,6 +41,22 @@ def test_slopes_stay_finite_far_from_zero() -> None:
     for mean in (-1e4, -50.0, 50.0, 1e4):
         slopes = jax.grad(lambda m, v: sum(rectified(m, v)), (0, 1))(jnp.float32(mean), jnp.float32(0.5))
         assert np.isfinite(slopes).all()
+
+
+def test_slopes_of_the_moments_are_right() -> None:
+    """By differences in double precision: the slopes are written by hand."""
+
+    def exact(mean: float, variance: float) -> np.ndarray:
+        std = np.sqrt(variance)
+        on, density = stats.norm.cdf(mean / std), stats.norm.pdf(mean / std)
+        first = mean * on + std * density
+        return np.array([first, (mean**2 + variance) * on + mean * std * density - first**2])
+
+    for mean, variance in ((0.3, 0.5), (-1.0, 2.0), (2.0, 0.4)):
+        slopes = jax.jacobian(lambda m, v: jnp.stack(rectified(m, v)), (0, 1))(jnp.float32(mean), jnp.float32(variance))
+        by_mean = (exact(mean + 1e-5, variance) - exact(mean - 1e-5, variance)) / 2e-5
+        by_variance = (exact(mean, variance + 1e-5) - exact(mean, variance - 1e-5)) / 2e-5
+        np.testing.assert_allclose(slopes, (by_mean, by_variance), rtol=1e-4, atol=1e-5)
 
 
 def weights(key: Any, shapes: tuple[tuple[int, int], ...], variance: float) -> Moments:
@@ -69,27 +86,116 @@ def built(**more: Any) -> Any:
     return pbp((6,), size=100, **more)({"x": jnp.zeros(3), "y": jnp.float32(0)})
 
 
-def test_a_site_is_the_change_of_the_moments() -> None:
-    """m' = m + v g, v' = v - v^2 s, and the site is the difference of natural parameters, in units of the noise."""
-    method = built(noise=0.5)
+RECORD = {"x": jnp.asarray([0.3, -1.2, 0.8]), "y": jnp.float32(0.7)}
+
+
+def gaussian_log_z(mean: Any, variance: Any) -> Any:
+    f = forward(Moments(mean, variance), RECORD["x"])
+    all_variance = f.variance[0] + 0.5
+    return -0.5 * jnp.log(all_variance) - 0.5 * (RECORD["y"] - f.mean[0]) ** 2 / all_variance
+
+
+@pytest.mark.parametrize("hidden", [(6,), (6, 5), ()])
+def test_a_contribution_is_slope_and_curvature_by_every_weight(hidden: tuple[int, ...]) -> None:
+    """g by m, and g^2 - 2 k, k by v, of log Z of the whole network; in units of the noise."""
+    method = pbp(hidden, size=100, noise=0.5)({"x": jnp.zeros(3), "y": jnp.float32(0)})
     state = method.init(KEY)
-    record = {"x": jnp.asarray([0.3, -1.2, 0.8]), "y": jnp.float32(0.7)}
-    found = method.contribute(state, record, KEY)
+    found = method.contribute(state, RECORD, KEY)
+    g, k = jax.grad(gaussian_log_z, (0, 1))(*state.cavity)
+    for i in range(len(g)):
+        np.testing.assert_allclose(found.slope[i], np.sqrt(0.5) * g[i], rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(found.curvature[i], 0.5 * (g[i] ** 2 - 2 * k[i]), rtol=1e-4, atol=1e-7)
+    assert found.noise == ()
 
-    def log_z(mean: Any, variance: Any) -> Any:
-        f = forward(Moments(mean, variance), record["x"])
-        all_variance = f.variance[0] + 0.5
-        return -0.5 * jnp.log(all_variance) - 0.5 * (record["y"] - f.mean[0]) ** 2 / all_variance
 
-    g, k = jax.grad(log_z, (0, 1))(*state.cavity)
+def under_way(method: Any) -> PBPState:
+    """Give a state in which the last layer is not zero any more: at first nothing comes back from it."""
+    state = method.init(KEY)
+    mean = [state.centre[0], jax.random.normal(KEY, state.centre[1].shape)]
+    total = state.total._replace(linear=jax.tree.map(jnp.multiply, mean, state.total.precision))
+    return state._replace(total=total, sites=total, cavity=state.cavity._replace(mean=mean))
+
+
+def release_of(contribution: Any, times: float = 1.0) -> tacit.Release:
+    full = jax.tree.map(lambda leaf: times * leaf, contribution)
+    return tacit.Release(full, jax.tree.map(lambda leaf: jnp.float32(0), full), jnp.float32(1), full)
+
+
+def test_a_step_adds_the_sites_of_the_records() -> None:
+    """As many like one record: precision s / (1 - v s), linear part (g + s m) / (1 - v s), to first order in v s."""
+    size = 50_000
+    method = pbp((6,), size=size, noise=0.5, pace=jnp.ones_like)({"x": jnp.zeros(3), "y": jnp.float32(0)})
+    state = under_way(method)
+    after = method.update(state, release_of(method.contribute(state, RECORD, KEY), size), KEY)
+    g, k = jax.grad(gaussian_log_z, (0, 1))(*state.cavity)
     for i, (m, v) in enumerate(zip(*state.cavity, strict=True)):
         m, v, slope = (np.asarray(part, float) for part in (m, v, g[i]))
-        after = v - v**2 * (slope**2 - 2 * np.asarray(k[i], float))
-        precision = 1 / after - 1 / v
-        linear = (m + v * slope) / after - m / v
-        np.testing.assert_allclose(found.sites.precision[i], 0.5 * precision, rtol=2e-3, atol=1e-6)
-        np.testing.assert_allclose(found.sites.linear[i], 0.5 * linear, rtol=2e-3, atol=1e-5)
-    assert found.noise == ()
+        left = v - v**2 * (slope**2 - 2 * np.asarray(k[i], float))
+        precision, linear = 1 / left - 1 / v, (m + v * slope) / left - m / v
+        learnt = precision * size > 20  # where records say next to nothing, or less than nothing, there is a floor
+        assert learnt.mean() > 0.5
+        np.testing.assert_allclose(after.sites.precision[i][learnt], size * precision[learnt], rtol=5e-3)
+        np.testing.assert_allclose(after.sites.linear[i][learnt], size * linear[learnt], rtol=1e-2, atol=1e-2 * size)
+
+
+def test_the_recursion_is_that_of_sep() -> None:
+    method = pbp((6,), size=100, noise=0.5, pace=lambda step: 0.3 + 0 * step)({"x": jnp.zeros(3), "y": jnp.zeros(())})
+    state = under_way(method)
+    given = method.contribute(state, RECORD, KEY)
+    after = method.update(state, release_of(given, 100.0), KEY)
+    for i in range(2):
+        s, g = 100 * np.asarray(given.curvature[i]) / 0.5, 100 * np.asarray(given.slope[i]) / np.sqrt(0.5)
+        precision = 0.7 * np.asarray(state.sites.precision[i]) + 0.3 * s
+        linear = 0.7 * np.asarray(state.sites.linear[i]) + 0.3 * (g + s * np.asarray(state.cavity.mean[i]))
+        learnt = precision > 0.1
+        np.testing.assert_allclose(after.sites.precision[i][learnt], precision[learnt], rtol=1e-4)
+        np.testing.assert_allclose(after.sites.linear[i][learnt], linear[learnt], rtol=1e-3, atol=1e-3)
+
+
+def test_noise_in_curvatures_moves_no_mean() -> None:
+    method = pbp((6,), size=100)({"x": jnp.zeros(3), "y": jnp.zeros(())})
+    state = method.init(KEY)
+    given = method.contribute(state, RECORD, KEY)
+    rough = [1000 * jax.random.normal(KEY, leaf.shape) for leaf in given.curvature]
+    release = release_of(given._replace(slope=jax.tree.map(jnp.zeros_like, given.slope), curvature=rough))
+    std = release.noise_std._replace(curvature=[jnp.float32(1000.0)] * 2)
+    after = method.update(state, release._replace(noise_std=std), KEY)
+    for m, wanted in zip(after.cavity.mean, state.cavity.mean, strict=True):
+        np.testing.assert_allclose(m, wanted, rtol=1e-4, atol=1e-6)
+    assert all((np.asarray(v) > 0).all() for v in after.cavity.variance)
+
+
+def test_the_first_guess_at_the_width_counts_public_noise() -> None:
+    wide, narrow = (built(noise=noise).init(KEY).sites.precision[0] for noise in (1.0, 0.01))
+    np.testing.assert_allclose(narrow, 100 * wide, rtol=1e-5)
+
+
+def test_the_cavity_takes_out_as_much_as_the_power_says() -> None:
+    records = {"x": jnp.ones(3), "y": jnp.int32(1)}
+    method = pbp((4,), size=10, head=sites.probit(alpha=0.5))(records)
+    state = method.init(KEY)
+    after = method.update(state, release_of(method.contribute(state, records, KEY), 10.0), KEY)
+    for i in range(2):
+        left = np.asarray(after.sites.precision[i]) * (1 - 0.5 / 10) + float(after.decay)
+        np.testing.assert_allclose(after.cavity.variance[i], 1 / left, rtol=1e-5)
+
+
+def test_public_sums_are_the_same_without_writing_them_out() -> None:
+    """The first layer's slopes and curvatures are outer products, of which a sum is one matrix product."""
+    method = pbp((40,), size=100)({"x": jnp.zeros(9), "y": jnp.zeros(())})
+    state = under_way(method)
+    generator = np.random.default_rng(0)
+    records = {"x": jnp.float32(generator.normal(size=(70, 9))), "y": jnp.float32(generator.normal(size=70))}
+
+    def contribute(record: Any, own: Any) -> Any:
+        return method.contribute(state, record, KEY)
+
+    found = jax.jit(lambda records: sum_public(contribute, records, jnp.arange(70)))(records)
+    each = jax.vmap(contribute)(records, jnp.arange(70))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(each), strict=True):
+        np.testing.assert_allclose(one, np.asarray(other, float).sum(0), rtol=1e-4, atol=1e-5 * np.abs(other).sum())
+    taken_apart = outer.split(jax.vmap(contribute), records, jnp.arange(70), smallest=0).outers
+    assert [product is not None for product in taken_apart] == [True, False, True, False, False, False]
 
 
 def wave(count: int = 800) -> dict[str, np.ndarray]:
@@ -131,10 +237,10 @@ def test_several_classes() -> None:
         method = pbp((4,), size=50, head=head)({"x": jnp.zeros(2), "y": jnp.int32(0)})
         state = method.init(KEY)
         given = method.contribute(state, {"x": jnp.ones(2), "y": jnp.int32(2)}, KEY)
-        assert [leaf.shape for leaf in given.sites.linear] == [(4, 3), (3, 5)]
+        assert [leaf.shape for leaf in given.slope] == [(4, 3), (3, 5)]
         # The output of the class that was seen is drawn up, those of the others down.
-        assert np.all(given.sites.linear[1][2] > 0)
-        assert np.all(given.sites.linear[1][:2] < 0)
+        assert np.all(given.slope[1][2] > 0)
+        assert np.all(given.slope[1][:2] < 0)
         assert method.predict is not None
         chance = method.predict(method.draw(state, KEY), {"x": np.ones((7, 2), np.float32)}, KEY)
         assert chance["mean"].shape == (3, 7)
@@ -170,7 +276,7 @@ def test_two_hidden_layers_have_as_many_blocks() -> None:
     method = pbp((5, 4), size=50, noise=0.1)({"x": jnp.zeros(3), "y": jnp.float32(0)})
     state = method.init(KEY)
     given = method.contribute(state, {"x": jnp.ones(3), "y": jnp.float32(1)}, KEY)
-    assert [leaf.shape for leaf in given.sites.linear] == [(5, 4), (4, 6), (1, 5)]
+    assert [leaf.shape for leaf in given.slope] == [(5, 4), (4, 6), (1, 5)]
     assert method.weights is not None
     assert len(method.weights) == 6
     assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(given))

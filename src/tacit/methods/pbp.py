@@ -7,26 +7,33 @@
         each record of the subset:
             forward    mean and variance of every a_l and z_l, by the moments of a rectified Gaussian
             log Z    = log E[p(y | f)],  f ~ N(its mean, its variance)
-            backward   g, k = derivatives of log Z by m and v,  s = g^2 - 2 k
-            tau = s / (1 - v s),  nu = (g + s m) / (1 - v s)         contribution: through the wall
+            backward   g, k = derivatives of log Z by m and v,  s = g^2 - 2 k       contribution: through the wall
             e = (1, (y - E f)^2 + Var f) / 2                         contribution, if the noise precision is learnt
-        theta  <- (1 - pace) theta + pace (theta_0 + G)              the recursion of sep.py
-        lambda, gamma from q and the averaged e                      free post-processing
+        G, S = (sums of the clipped g, s + noise) / rate
+        tau  <- (1 - pace) tau + pace S                              precision of all sites together
+        nu   <- (1 - pace) nu + pace (G + S m)                       their linear part
+        theta = theta_0 + (nu, tau);  lambda, gamma from q and the averaged e     free post-processing
 
-nu, tau are ``linear``, ``precision``; theta - theta_0 ``running``, as used ``sites``; m_0 ``centre``, lambda ``decay``,
-1/gamma ``noise``. Any site of one or several predictors is a head: regression, robust regression, counts, classes.
+g, s are ``slope``, ``curvature``; nu, tau ``total``, as used ``sites``; tau as it came is in ``running``; m_0
+``centre``, lambda ``decay``, 1/gamma ``noise``. Any site of one or several predictors is a head: regression, robust
+regression, counts, classes.
 
-Where it leaves the papers (METHODS 6): DP-SEP's own code adds no noise to a network, so there is nothing to compare
-private figures with. The prior's means m_0 are one public random draw instead of zero: with all means equal the hidden
-units would stay alike, and where noise hides what a weight has learnt, a random feature is left of it. The precisions
-lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that differ in their eighth
-digit. lambda is refreshed after every step instead of every epoch.
+Where it leaves the papers (METHODS 6, 7): DP-SEP's own code adds no noise to a network, so there is nothing to compare
+private figures with. A record's site, precision s / (1 - v s) and linear part (g + s m) / (1 - v s), is taken to first
+order in v s, which is about 1/N: the recursion of sep.py for S and G + S m. So a record need not give s m, which is
+public but for s, and was most of what a clip had to hold once residuals are small; and in the first layer g and s are
+outer products of two short vectors. S in S m is what tau has changed by, after a floor: so its noise changes the length
+of a step but not its aim. The prior's means m_0 are one public random draw instead of zero: with all means equal the
+hidden units would stay alike, and where noise hides what a weight has learnt, a random feature is left of it. The
+precisions lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that differ in
+their eighth digit. lambda is refreshed after every step instead of every epoch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +42,7 @@ import numpy as np
 from jax.scipy.special import erfc
 from jax.scipy.stats import norm
 
-from tacit.methods.natural import TINY, Moments, Natural, drawn, floored, moments, plus, scalar_site
+from tacit.methods.natural import TINY, Moments, Natural, drawn, floored, moments, plus
 from tacit.methods.running import Pace, Running, blend, block_weights, slowing, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
@@ -44,23 +51,33 @@ SHAPE, RATE = 6.0, 6.0
 """Of the Gamma priors of both precisions."""
 FAR = 30.0
 """A unit whose input is so many standard deviations from zero is on or off for certain."""
+LEAST = 0.01
+"""The least curvature of all records together, as a share of what is usual: with less steps would be too long."""
+FLOOR = 5.0
+"""A curvature counts for at least so many standard deviations of its noise: lost in noise, it makes steps short."""
 
 
 class PBPState(NamedTuple):
-    """The prior's means and precision, the averaged releases, the sites in use, the cavity, the noise variance."""
+    """The prior's means and precision, averaged releases, all sites, these as used, the cavity, the noise variance."""
 
     centre: list[Array]
     decay: Array
     running: Running
+    total: Natural
     sites: Natural
     cavity: Moments
     noise: Array
 
 
 class Contribution(NamedTuple):
-    """What one record gives: its sites, and one half and half its squared error (nothing if the noise is public)."""
+    """What one record gives: slopes and curvatures of its log Z; one half, and half its squared error.
 
-    sites: Natural
+    In units of the noise, so that one clip suits all steps: slopes times its deviation, curvatures times its variance,
+    squared errors over its variance. Of the last two there is nothing where the noise is public.
+    """
+
+    slope: list[Array]
+    curvature: list[Array]
     noise: tuple[Array, ...]
 
 
@@ -70,7 +87,7 @@ def pbp(
     size: int,
     noise: float | None = None,
     head: Site | None = None,
-    spread: float = 1.0,
+    spread: float = 0.5,
     pace: Pace | None = None,
 ) -> MethodFor:
     """Fit a Bayesian neural network with rectified units by private probabilistic backpropagation.
@@ -91,8 +108,8 @@ def pbp(
     spread
         Standard deviation of the hidden weights' prior means around zero.
     pace
-        Weight of a step's release in the average; by default ``0.05 (1 + step / 100) ** -0.7``. Hidden units are alike
-        at first, so that all of them moved together by much more than 0.05 would overshoot.
+        Weight of a step's release in the average; by default ``0.04 / (1 + step / 1000)``. Under independent weights
+        all of them move at once, and by much more than 0.05 they would overshoot.
 
     Returns
     -------
@@ -100,7 +117,7 @@ def pbp(
         To be handed to ``tacit.fit``. A record is ``{"x": columns, "y": ...}``, with columns of about unit size. Draws
         have the weights, ``w0``, ``w1``, ...; predictions have ``mean`` and ``y``.
     """
-    share = pace or (lambda step: 0.05 * slowing(100.0)(step))
+    share = pace or (lambda step: 0.04 * slowing(1000.0, 1.0)(step))
     if head is not None and noise is not None:
         raise ValueError("Both noise and head are given; the noise is part of the head. Leave one of them out.")
     if any(units < 1 for units in hidden) or size < 1 or not spread > 0 or (noise is not None and not noise > 0):
@@ -113,12 +130,12 @@ def pbp(
             f"The head's form is {head.form!r}; a network's output is a predictor. Use sites.probit() etc."
         )
     learnt = head is None and noise is None
+    alpha = head.alpha if head else 1.0
 
     def build(placeholder: Record) -> Method:
         columns = _columns(placeholder)
         outputs = (head and head.predictors) or 1
         shapes = [(out, into + 1) for into, out in zip((columns, *hidden), (*hidden, outputs), strict=True)]
-
         number = sum(math.prod(shape) for shape in shapes)
 
         def init(key: Key) -> PBPState:
@@ -127,40 +144,60 @@ def pbp(
             centre[-1] = jnp.zeros(shapes[-1])
             decay = jnp.float32(SHAPE / RATE)
             # A guess at what all records will say of the width, so that the first steps are no longer than the later.
-            guess = [jnp.full(shape, size * usual) for shape, usual in zip(shapes, _precisions(shapes), strict=True)]
-            sites = Natural([c * g for c, g in zip(centre, guess, strict=True)], guess)
-            running = start(Contribution(sites, (jnp.float32(size / 2),) * 2 * learnt))
+            variance = jnp.float32(1.0 if noise is None else noise)
+            usual = [size * each / variance for each in _precisions(shapes)]
+            guess = [jnp.full(shape, precision) for shape, precision in zip(shapes, usual, strict=True)]
+            running = start(
+                Contribution(jax.tree.map(jnp.zeros_like, centre), guess, (jnp.float32(size / 2),) * 2 * learnt)
+            )
+            sites = Natural(jax.tree.map(jnp.multiply, guess, centre), guess)
             cavity = moments(plus(_prior(centre, decay), sites), False)
-            return PBPState(centre, decay, running, sites, cavity, _variance(1.0, noise))
+            return PBPState(centre, decay, running, sites, sites, cavity, variance)
 
         def contribute(state: PBPState, record: Record, key: Key) -> Contribution:
-            x = record["x"].astype(jnp.float32)
-
-            def log_z(mean: list[Array], variance: list[Array]) -> Array:
-                f = forward(Moments(mean, variance), x)
+            def log_z(nudges: list[Moments]) -> tuple[Array, tuple[Moments, list[Moments]]]:
+                f, inputs = _through(state.cavity, record["x"].astype(jnp.float32), nudges)
                 if head is not None:
-                    return head.log_z(record, *(f if head.predictors else (f.mean[0], f.variance[0])))
-                return norm.logpdf(record["y"], f.mean[0], jnp.sqrt(f.variance[0] + state.noise))
+                    return head.log_z(record, *(f if head.predictors else (f.mean[0], f.variance[0]))), (f, inputs)
+                return norm.logpdf(record["y"], f.mean[0], jnp.sqrt(f.variance[0] + state.noise)), (f, inputs)
 
-            sites = scalar_site(log_z, state.cavity, head.alpha if head else 1.0)
-            # In units of the noise, so that one clip suits all steps.
-            sites = jax.tree.map(lambda leaf: state.noise * leaf, sites)
+            nothing = [Moments(jnp.zeros(shape[0]), jnp.zeros(shape[0])) for shape in shapes]
+            back, (f, inputs) = jax.grad(log_z, has_aux=True)(nothing)
+            layers = list(map(partial(_derivatives, alpha), back, inputs, state.cavity.mean))
+            slope = [jnp.sqrt(state.noise) * g for g, _ in layers]
+            curvature = [state.noise * s for _, s in layers]
             if not learnt:
-                return Contribution(sites, ())
-            f = forward(state.cavity, x)
+                return Contribution(slope, curvature, ())
             error = jnp.square(record["y"] - f.mean[0]) + f.variance[0]
-            return Contribution(sites, (jnp.float32(0.5), error / state.noise / 2))
+            return Contribution(slope, curvature, (jnp.float32(0.5), error / state.noise / 2))
 
         def update(state: PBPState, release: Release, key: Key) -> PBPState:
-            running = blend(state.running, _unscaled(release, state.noise), share)
-            released = Running(running.statistics.sites, running.noise_std.sites, running.step)
-            sites = floored(released, False)
-            mean, variance = moments(plus(_prior(state.centre, state.decay), sites), False)
-            squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), mean, state.centre, variance)
+            given = _unscaled(release, state.noise)
+            running = blend(state.running, given, share)
+            weight, noisy = share(state.running.step), running.noise_std
+            least = [LEAST * size * each / state.noise for each in _precisions(shapes)]
+            precision = jax.tree.map(
+                lambda s, std, least: jnp.maximum(s, jnp.maximum(FLOOR * std, least)),
+                running.statistics.curvature,
+                noisy.curvature,
+                least,
+            )
+            linear = jax.tree.map(
+                lambda nu, g, m, tau, new: nu + weight * (g + tau * m - nu) + (new - tau) * m,
+                state.total.linear,
+                given.full.slope,
+                state.cavity.mean,
+                state.total.precision,
+                precision,
+            )
+            total = Natural(linear, precision)
+            sites = floored(Running(total, Natural(noisy.slope, noisy.curvature), running.step), False)
+            m, v = moments(plus(_prior(state.centre, state.decay), sites), False)
+            squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), m, state.centre, v)
             decay = (SHAPE + number / 2) / (RATE + sum(squares) / 2)
-            cavity = moments(plus(_prior(state.centre, decay), sites, 1 - 1 / size), False)
+            cavity = moments(plus(_prior(state.centre, decay), sites, 1 - alpha / size), False)
             after = _noise(running) if learnt else state.noise
-            return PBPState(state.centre, decay, running, sites, cavity, after)
+            return PBPState(state.centre, decay, running, total, sites, cavity, after)
 
         def draw(state: PBPState, key: Key) -> dict[str, Array]:
             weights = drawn(plus(_prior(state.centre, state.decay), state.sites), False, key)
@@ -187,6 +224,7 @@ def pbp(
             points,
             clip=1.0,
             weights=_weights(shapes, learnt),
+            steps=2000,
             needs=head.needs if head else (),
         )
 
@@ -198,32 +236,37 @@ def forward(weights: Moments, x: Array) -> Moments:
 
     Privacy: of one record; public for a public one.
     """
-    last = len(weights.mean) - 1
-    mean, square, variance = jnp.append(x, 1.0), jnp.square(jnp.append(x, 1.0)), None
-    for i, (m, v) in enumerate(zip(*weights, strict=True)):
-        width = m.shape[1]
-        a, spread = m @ mean / math.sqrt(width), v @ square / width
-        if variance is not None:  # the input has none
-            spread += jnp.square(m) @ variance / width
-        if i == last:
-            return Moments(a, spread)
-        mean, variance = rectified(a, spread)
-        mean, variance = jnp.append(mean, 1.0), jnp.append(variance, 0.0)
-        square = jnp.square(mean) + variance
-    raise AssertionError("a network has a last layer")
+    return _through(weights, x, [Moments(0.0, 0.0)] * len(weights.mean))[0]
 
 
+@jax.custom_jvp
 def rectified(mean: Array, variance: Array) -> Moments:
     """Give mean and variance of max(a, 0) for Gaussian a.
 
     Privacy: as its inputs.
     """
+    return _rectified(mean, variance)[0]
+
+
+@rectified.defjvp
+def _rectified_slopes(values: tuple[Array, Array], by: tuple[Array, Array]) -> tuple[Moments, Moments]:
+    z, std, on, density = _rectified(*values)
+    first = on * by[0] + density / (2 * std) * by[1]
+    second = 2 * z.mean * (1 - on) * by[0] + (on - z.mean * density / std) * by[1]
+    return z, Moments(first, second)
+
+
+def _rectified(mean: Array, variance: Array) -> tuple[Moments, Array, Array, Array]:
     std = jnp.sqrt(jnp.maximum(variance, TINY))
     alpha = jnp.clip(mean / std, -FAR, FAR)
-    on, density = erfc(-alpha / math.sqrt(2)) / 2, jnp.exp(-jnp.square(alpha) / 2) / math.sqrt(2 * math.pi)
+    # The barrier: without it the compiler computes both again for whatever they are used in.
+    on, density = jax.lax.optimization_barrier(
+        (erfc(-alpha / math.sqrt(2)) / 2, jnp.exp(-jnp.square(alpha) / 2) / math.sqrt(2 * math.pi))
+    )
     # E[max(a, 0)^2] - E[max(a, 0)]^2, without a difference of large numbers.
     spread = on + alpha**2 * on * (1 - on) + alpha * density * (1 - 2 * on) - density**2
-    return Moments(mean * on + std * density, jnp.square(std) * jnp.maximum(spread, 0))
+    z = Moments(mean * on + std * density, jnp.square(std) * jnp.maximum(spread, 0))
+    return z, std, on, density
 
 
 def output(weights: Sequence[Array], x: Array) -> Array:
@@ -247,18 +290,48 @@ def _noise(running: Running) -> Array:
     return (RATE + b) / (SHAPE - 1 + a)
 
 
-def _unscaled(release: Release, noise: Array) -> Release:
-    def both(given: Contribution) -> Contribution:
-        sites = jax.tree.map(lambda leaf: leaf / noise, given.sites)
-        return Contribution(sites, given.noise and (given.noise[0], given.noise[1] * noise))
+def _through(weights: Moments, x: Array, nudges: list[Moments]) -> tuple[Moments, list[Moments]]:
+    """Give a network's output and each layer's input; what is before a rectifier or the head may be nudged."""
+    z, inputs = Moments(jnp.append(x, 1.0), None), []
+    for m, v, nudge in zip(*weights, nudges, strict=True):
+        width = m.shape[1]
+        a, spread = m @ z.mean / math.sqrt(width) + nudge.mean, v @ _square(z) / width + nudge.variance
+        if z.variance is not None:
+            spread += jnp.square(m) @ z.variance / width
+        inputs.append(z)
+        on = rectified(a, spread)
+        z = Moments(jnp.append(on.mean, 1.0), jnp.append(on.variance, 0.0))
+    return Moments(a, spread), inputs
 
-    return release._replace(full=both(release.full), noise_std=both(release.noise_std))
+
+def _square(z: Moments) -> Array:
+    """Give E[z^2]; x itself has no variance."""
+    return jnp.square(z.mean) if z.variance is None else jnp.square(z.mean) + z.variance
+
+
+def _derivatives(alpha: float, back: Moments, z: Moments, m: Array) -> tuple[Array, Array]:
+    """Give slope and curvature by a layer's weights from the derivatives by mean and variance of what it passes on."""
+    width = m.shape[1]
+    slope = jnp.outer(back.mean / math.sqrt(width), z.mean)
+    if z.variance is None:
+        return slope, jnp.outer((alpha * jnp.square(back.mean) - 2 * back.variance) / width, _square(z))
+    slope += 2 * m * jnp.outer(back.variance / width, z.variance)
+    return slope, alpha * jnp.square(slope) - jnp.outer(2 * back.variance / width, _square(z))
+
+
+def _unscaled(release: Release, noise: Array) -> Release:
+    def each(given: Contribution) -> Contribution:
+        slope = jax.tree.map(lambda leaf: leaf / jnp.sqrt(noise), given.slope)
+        curvature = jax.tree.map(lambda leaf: leaf / noise, given.curvature)
+        return Contribution(slope, curvature, given.noise and (given.noise[0], given.noise[1] * noise))
+
+    return release._replace(full=each(release.full), noise_std=each(release.noise_std))
 
 
 def _weights(shapes: Sequence[tuple[int, int]], learnt: bool) -> tuple[float, ...]:
-    """Share the noise among the layers' linear parts, their precisions, and the noise site, by their usual norms."""
+    """Share the noise among the layers' slopes, their curvatures, and the noise site, by their usual norms."""
     sizes = [math.prod(shape) for shape in shapes]
-    bounds = [0.5] * (len(shapes) - 1) + [0.6] + [0.2] * (len(shapes) - 1) + [0.4]
+    bounds = [0.4] * (len(shapes) - 1) + [0.7] + [0.1] * (len(shapes) - 1) + [0.3]
     return block_weights((*bounds, *(0.5, 0.5) * learnt), (*sizes, *sizes, *(1, 1) * learnt))
 
 
@@ -266,10 +339,6 @@ def _precisions(shapes: Sequence[tuple[int, int]]) -> list[float]:
     """Give the usual precision of a record's site, by layer, for a noise variance of 1 and half of the units on."""
     widths = [into for _, into in shapes]
     return [0.5 / math.prod(widths[i:]) for i in range(len(widths))]
-
-
-def _variance(learnt: Array | float, public: float | None) -> Array:
-    return jnp.asarray(learnt if public is None else public, jnp.float32)
 
 
 def _columns(placeholder: Any) -> int:

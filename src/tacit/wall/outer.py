@@ -61,7 +61,9 @@ class Split(NamedTuple):
     values: list[Array | Factors]
 
 
-def split(function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[bool] | None = None) -> Split:
+def split(
+    function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[bool] | None = None, smallest: int = SMALLEST
+) -> Split:
     """Evaluate a function of a batch of records, taking large outer products apart.
 
     Privacy: a way to compute contributions; bounds nothing.
@@ -74,12 +76,16 @@ def split(function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[b
         Its arguments, as arrays or tracers.
     apart
         Which leaves may be taken apart; by default all.
+    smallest
+        Leaves of fewer numbers stay whole.
     """
     traced = trace.flat(function, *arguments)
     jaxpr = traced.jaxpr
     makers = trace.makers(jaxpr)
     apart = [True] * len(jaxpr.outvars) if apart is None else apart
-    found = [_Walk.find(makers, atom) if may else None for atom, may in zip(jaxpr.outvars, apart, strict=True)]
+    found = [
+        _Walk.find(makers, atom, smallest) if may else None for atom, may in zip(jaxpr.outvars, apart, strict=True)
+    ]
     wanted = [
         part for atom, walk in zip(jaxpr.outvars, found, strict=True) for part in (walk.atoms if walk else [atom])
     ]
@@ -90,12 +96,12 @@ def split(function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[b
     return Split([walk.outer if walk else None for walk in found], values)
 
 
-def pays(whole: int, parts: int) -> bool:
+def pays(whole: int, parts: int, smallest: int = SMALLEST) -> bool:
     """Say whether a leaf is worth taking apart, by how many numbers it has and how many its parts have.
 
     Privacy: public.
     """
-    return whole >= max(SMALLEST, GAIN * parts)
+    return whole >= max(smallest, GAIN * parts)
 
 
 def find(function: Callable[..., PyTree], *arguments: PyTree) -> list[Outer | None]:
@@ -129,7 +135,7 @@ class _Source(NamedTuple):
 class _Walk:
     """The way from a leaf back to the outer product that it was made by."""
 
-    def __init__(self, makers: dict[Any, Any], leaf: Any) -> None:
+    def __init__(self, makers: dict[Any, Any], leaf: Any, smallest: int) -> None:
         self.makers = makers
         self.records, *shape = leaf.aval.shape
         self.axis = 0  # of the records, in the array where the walk stands
@@ -141,14 +147,14 @@ class _Walk:
         atom = leaf
         while atom is not None:
             atom = self._behind(atom)
-        if not pays(math.prod(shape), self.left_size + self.right_size):
+        if not pays(math.prod(shape), self.left_size + self.right_size, smallest):
             raise _NotOuterError
         self.outer = self._whole(tuple(shape))
 
     @classmethod
-    def find(cls, makers: dict[Any, Any], leaf: Any) -> _Walk | None:
+    def find(cls, makers: dict[Any, Any], leaf: Any, smallest: int) -> _Walk | None:
         try:
-            return cls(makers, leaf)
+            return cls(makers, leaf, smallest)
         except _NotOuterError:
             return None
 
