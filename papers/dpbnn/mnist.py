@@ -409,7 +409,7 @@ def predictions(shown: dict[str, Any], given: Images) -> Any:
         for ax, name in zip(row, names, strict=True):
             if f"{name}, normal, {kind}" in shown:
                 plots.plot_prediction(shown[f"{name}, normal, {kind}"][0], label, ax)
-            ax.set_title(f"{name}, {kind}", fontsize=8)
+            ax.set_title(f"{name}, {kind}", loc="left", fontsize=8)
     return figure
 
 
@@ -428,8 +428,8 @@ def reliabilities(shown: dict[str, Any], given: Images) -> Any:
         first = next(title for title in ("normal, private", *found) if title in found)
         plots.plot_confidence(found[first], top)
         plots.plot_reliability(found, bottom)
-        top.set_title(f"{name}: {first}", fontsize=8)
-        bottom.set_title(name, fontsize=8)
+        top.set_title(f"{name}: {first}", loc="left", fontsize=8)
+        bottom.set_title(name, loc="left", fontsize=8)
     return figure
 
 
