@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -303,7 +304,8 @@ def main() -> None:
     chosen = {name: value.split(",") if isinstance(value, str) else value for name, value in vars(chosen).items()}
     if chosen["quick"]:
         chosen |= {"data": ["mnist"], "networks": ["tiny"], "priors": ["normal"]}
-    command = " ".join(["python papers/dpbnn/mnist.py", *sys.argv[1:]])
+    given_words = [word for word in sys.argv[1:] if word not in ("--out", str(chosen["out"]))]
+    command = shlex.join(["python", "papers/dpbnn/mnist.py", *given_words])
     results: dict[str, Any] = {}
     shown: dict[str, Any] = {}
     for data, network, prior in itertools.product(chosen["data"], chosen["networks"], chosen["priors"]):

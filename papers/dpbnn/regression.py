@@ -193,7 +193,7 @@ def main() -> None:
             f"The true function's own error inside the range is {np.median(floor):.3f}.",
         ]
     )
-    command = " ".join(["python papers/dpbnn/regression.py", *sys.argv[1:]])
+    command = "python papers/dpbnn/regression.py" + (f" --runs {runs}" if runs != 20 else "")
     study.save(chosen.out, "regression", command, text, results, pictured(first, records(0)))
 
 
