@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -303,7 +304,8 @@ def main() -> None:
     chosen = {name: value.split(",") if isinstance(value, str) else value for name, value in vars(chosen).items()}
     if chosen["quick"]:
         chosen |= {"data": ["mnist"], "networks": ["tiny"], "priors": ["normal"]}
-    command = " ".join(["python papers/dpbnn/mnist.py", *sys.argv[1:]])
+    given_words = [word for word in sys.argv[1:] if word not in ("--out", str(chosen["out"]))]
+    command = shlex.join(["python", "papers/dpbnn/mnist.py", *given_words])
     results: dict[str, Any] = {}
     shown: dict[str, Any] = {}
     for data, network, prior in itertools.product(chosen["data"], chosen["networks"], chosen["priors"]):
@@ -409,7 +411,7 @@ def predictions(shown: dict[str, Any], given: Images) -> Any:
         for ax, name in zip(row, names, strict=True):
             if f"{name}, normal, {kind}" in shown:
                 plots.plot_prediction(shown[f"{name}, normal, {kind}"][0], label, ax)
-            ax.set_title(f"{name}, {kind}", fontsize=8)
+            ax.set_title(f"{name}, {kind}", loc="left", fontsize=8)
     return figure
 
 
@@ -428,8 +430,8 @@ def reliabilities(shown: dict[str, Any], given: Images) -> Any:
         first = next(title for title in ("normal, private", *found) if title in found)
         plots.plot_confidence(found[first], top)
         plots.plot_reliability(found, bottom)
-        top.set_title(f"{name}: {first}", fontsize=8)
-        bottom.set_title(name, fontsize=8)
+        top.set_title(f"{name}: {first}", loc="left", fontsize=8)
+        bottom.set_title(name, loc="left", fontsize=8)
     return figure
 
 

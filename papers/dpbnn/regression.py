@@ -193,7 +193,7 @@ def main() -> None:
             f"The true function's own error inside the range is {np.median(floor):.3f}.",
         ]
     )
-    command = " ".join(["python papers/dpbnn/regression.py", *sys.argv[1:]])
+    command = "python papers/dpbnn/regression.py" + (f" --runs {runs}" if runs != 20 else "")
     study.save(chosen.out, "regression", command, text, results, pictured(first, records(0)))
 
 
@@ -211,7 +211,7 @@ def pictured(first: dict[str, Any], draw: Draw) -> Any:
             found = first[f"{name}, {kind}"].predict({"x": x}, key=jax.random.key(8))
             seen = (draw.train["x"][:, 0], draw.train["y"])
             plots.plot_uncertainty(x, found["mean"], found["std"], seen=seen, ax=ax)
-            ax.set_title(f"{name}, {kind}", fontsize=9)
+            ax.set_title(f"{name}, {kind}", loc="left", fontsize=9)
             ax.set(ylim=(-6, 6))
             ax.get_legend().remove()
     axes[0, 0].legend(frameon=False, fontsize=7)
