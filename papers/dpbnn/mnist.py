@@ -9,7 +9,7 @@ deviation 0.1 on each weight, normal or Laplace, or none. Private: 15 passes, ep
 subsets of 256 and settings of its own. Settings were chosen on Fashion-MNIST.
 
 Accuracy, log loss, ECE and MCE (15 bins) are those of chances averaged over the posterior's draws, on the test images.
-"time": seconds for a step of the wall and for a plain step with subsets of 256, in one process, one after the other.
+Times of single steps are in timing.py.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ class Convolutional(eqx.Module):
     def __call__(self, x: Any, key: Any = None) -> Any:
         x = jnp.reshape(x, (1, 28, 28))
         for layer in self.convolutions:
-            x = eqx.nn.MaxPool2d(2, 1)(jax.nn.relu(layer(x)))
+            x = jax.nn.relu(layer(x))
+            # The largest of 2 x 2 neighbours; equinox.nn.MaxPool2d(2, 1) is the same, and slower on a processor.
+            x = jnp.maximum(x[:, 1:], x[:, :-1])
+            x = jnp.maximum(x[:, :, 1:], x[:, :, :-1])
         x = self.dropout(jax.nn.relu(self.layers[0](jnp.ravel(x))), key=key)
         return self.layers[1](x)
 
@@ -299,7 +302,7 @@ def main() -> None:
         networks={"default": "mlp"},
         methods={"default": ",".join(METHODS)},
         priors={"default": "normal,laplace,none"},
-        parts={"default": "private,plain,time", "help": "what to do"},
+        parts={"default": "private,plain", "help": "what to do"},
     )
     chosen = {name: value.split(",") if isinstance(value, str) else value for name, value in vars(chosen).items()}
     if chosen["quick"]:
@@ -323,9 +326,6 @@ def main() -> None:
             if data == chosen["data"][0] and network == chosen["networks"][0]:
                 shown[f"{name}, {prior}, {kind}"] = (each[:, hard(given.y)], reliable(each, given.y), one["history"])
             write(chosen, command, results, shown, given)
-    if "time" in chosen["parts"]:
-        results["time"] = times(chosen["networks"][0], images(chosen["data"][0], 400 if chosen["quick"] else None))
-        write(chosen, command, results, shown, given)
 
 
 def hard(y: Any) -> int:
@@ -357,14 +357,6 @@ def write(chosen: Any, command: str, results: dict[str, Any], shown: dict[str, A
             header = ["network", "method", "prior", "private ECE", "paper's", "private MCE", "paper's"]
             header += ["plain ECE", "paper's", "plain MCE", "paper's", "private confidence minus accuracy"]
             text += [f"{data}: calibration errors (Tables 3 and 4).", study.table(header, calibrated)]
-    if "time" in results:
-        found = results["time"]
-        rows = [
-            [name, f"{p:.4f}", f"{q:.4f}", f"{p / q:.2f}", f"{p / found['private']['SGD']:.2f}"]
-            for (name, p), q in zip(found["private"].items(), found["plain"].values(), strict=True)
-        ]
-        text.append(f"Seconds a step, subsets of {found['subset']}, network {found['network']}.")
-        text.append(study.table(["method", "private", "plain", "private over plain", "over private SGD"], rows))
     study.save(chosen["out"], "mnist", command, "\n\n".join(text), results, picture(shown))
     for left, title in ((predictions, "predictions"), (reliabilities, "reliability")):
         figure = left(shown, given)
@@ -433,46 +425,6 @@ def reliabilities(shown: dict[str, Any], given: Images) -> Any:
         top.set_title(f"{name}: {first}", loc="left", fontsize=8)
         bottom.set_title(name, loc="left", fontsize=8)
     return figure
-
-
-def times(network: str, given: Images) -> dict[str, Any]:
-    """Time steps of the wall and plain ones; what a fit takes for its start is left out by a difference of two."""
-    count = len(given.train["y"])
-    subset = min(PLAIN_SUBSET, count // 4)
-    records = jax.tree.map(jnp.asarray, given.train)
-    found: dict[str, Any] = {"subset": subset, "network": network, "private": {}, "plain": {}}
-    for name in METHODS:
-        net = tacit.network(module(network, jax.random.key(1)), prior_std=PRIOR_STD)
-        short, long = 10, 50
-
-        def took(steps: int, net: Any = net, name: str = name) -> float:
-            method = with_keep(name, net, count)
-            began = time.perf_counter()
-            study.fit(method, given.train, BUDGET, seed=1, rate=subset / count, steps=steps, clip=1.0)
-            return time.perf_counter() - began
-
-        took(short)  # compiles
-        found["private"][name] = min((took(long) - took(short)) / (long - short) for _ in range(2))
-        built = with_keep(name, net, count)(jax.tree.map(lambda leaf: leaf[0], records))
-        step = jax.jit(plain_step(built, net, records, subset), donate_argnums=0)
-        state = jax.tree.map(jnp.copy, built.init(jax.random.key(0)))
-        state = jax.block_until_ready(step(state, jax.random.key(0)))
-        best = math.inf
-        for part in range(3):
-            began = time.perf_counter()
-            for t in range(long):
-                state = step(state, jax.random.key(t + part))
-            jax.block_until_ready(state)
-            best = min(best, (time.perf_counter() - began) / long)
-        found["plain"][name] = best
-        print("time", name, found["private"][name], best, flush=True)
-    return found
-
-
-def with_keep(name: str, net: Any, count: int) -> Any:
-    """Give a method with its defaults, which remembers one place at most: what a step itself costs."""
-    method = {"SGLD": tacit.sgld, "BBP": tacit.backprop, "MC dropout": tacit.dropout, "SGD": tacit.sgd}[name]
-    return method(net, size=count, **({"keep": 1} if name == "SGLD" else {}))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ NEEDS_DATA = pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["regression", pytest.param("mnist", marks=NEEDS_DATA)])
+@pytest.mark.parametrize("script", ["regression", pytest.param("mnist", marks=NEEDS_DATA), "timing"])
 def test_a_study_runs(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("PEER_PYTHON", "not installed")
     monkeypatch.setattr(sys, "argv", [script, "--quick", "--out", str(tmp_path)])
     monkeypatch.setattr(sys, "path", list(sys.path))
     runpy.run_path(str(FOLDER / f"{script}.py"), run_name="__main__")
