@@ -216,7 +216,7 @@ def test_words_of_a_kind_lend_each_other_strength(monkeypatch: pytest.MonkeyPatc
 
     def error() -> float:
         frequency, scale = jnp.full(words, 100.0), jnp.full(words, noise)
-        return float(np.square(module._counts(noisy, frequency, scale) - cells).mean())
+        return float(np.square(np.exp(module._log_counts(noisy, frequency, scale)) - cells).mean())
 
     apart = error()
     monkeypatch.setattr(module, "COMMON", 1e6)  # all kinds have the prior of all words
