@@ -118,7 +118,7 @@ def test_without_sampling_clip_and_noise_it_is_the_public_fit(
 ) -> None:
     monkeypatch.setattr(lattice, "noise", lambda coarse, fine: jnp.zeros_like(coarse))
     # The wall says how much noise there is; here there is none.
-    monkeypatch.setattr(module, "repaired", lambda running: jnp.maximum(running.statistics[:, :-1], 0))
+    monkeypatch.setattr(module, "repaired", lambda running, **_: jnp.maximum(running.statistics[:, :-1], 0))
     method, data = lda(TOPICS, WORDS), PrivateData(records(), size=COUNT)
     start_state = jax.jit(method.init)(KEY)
     end = open_door(method, data, Mechanism(1.0, 100.0, 0.04, 4)).advance(start_state, 0, 4)
@@ -216,7 +216,7 @@ def test_words_of_a_kind_lend_each_other_strength(monkeypatch: pytest.MonkeyPatc
 
     def error() -> float:
         frequency, scale = jnp.full(words, 100.0), jnp.full(words, noise)
-        return float(np.square(np.exp(module._log_counts(noisy, frequency, scale)) - cells).mean())
+        return float(np.square(module._counts(noisy, frequency, scale) - cells).mean())
 
     apart = error()
     monkeypatch.setattr(module, "COMMON", 1e6)  # all kinds have the prior of all words
