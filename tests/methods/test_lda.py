@@ -223,6 +223,27 @@ def test_words_of_a_kind_lend_each_other_strength(monkeypatch: pytest.MonkeyPatc
     assert apart < 0.7 * error()
 
 
+def test_a_geometric_mean_counts_doubt_and_is_the_mean_where_there_is_none() -> None:
+    generator = np.random.default_rng(8)
+    words, topics = 600, 6
+    cells = np.where(generator.random((words, topics)) < 0.3, generator.uniform(50, 150, (words, topics)), 0)
+    frequency = jnp.asarray(cells.sum(1) + 1, jnp.float32)
+
+    def both(noise: float) -> tuple[np.ndarray, np.ndarray]:
+        noisy = jnp.asarray(cells + noise * generator.normal(size=cells.shape), jnp.float32)
+        given = noisy, frequency, jnp.full(words, noise)
+        return np.asarray(module._counts(*given)), np.asarray(module._counts(*given, geometric=True))
+
+    mean, geometric = both(40.0)
+    assert (geometric <= mean * (1 + 1e-4) + 1e-3).all()
+    assert np.median(geometric / mean) < 0.5
+    mean, geometric = both(0.01)
+    full = cells > 0
+    np.testing.assert_allclose(geometric[full], mean[full], rtol=1e-3)
+    np.testing.assert_allclose(geometric[full], cells[full], rtol=1e-2)
+    assert geometric[~full].max() < 0.5
+
+
 def test_private_topics_are_found() -> None:
     data = PrivateData(documents(corpus(3000), width=WIDTH), size=3000)
     posterior = tacit.fit(
