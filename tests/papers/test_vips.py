@@ -73,6 +73,14 @@ def test_compositions_are_ordered_and_labelled() -> None:
             )
 
 
+def test_private_topics_are_within_a_quarter_of_the_fit_without_privacy() -> None:
+    found = _numbers("lda")["perplexity"]
+    for steps, private in found["private"].items():
+        public = found["public"][steps]
+        assert len(private) == len(public) > 1
+        assert sum(public) < sum(private) < 1.25 * sum(public)
+
+
 def test_logistic_regression_is_near_the_fit_without_privacy_and_above_its_peer() -> None:
     found = _numbers("logistic")
     assert max(found["objective perturbation"]["1.0"]) < min(found["tacit.logistic"]["1.0"])
