@@ -285,7 +285,8 @@ def _counts(cells: Array, frequency: Array, noise: Array, geometric: bool = Fals
     kinds = jnp.concatenate([_normalised(means(alike, common, False)), jnp.full_like(alike, 1 / topics)], 1)
     kinds = _normalised(kinds)
     prior = fitted(kinds, jnp.repeat(common, topics + 1, 1), common)
-    return means(*jax.lax.fori_loop(0, ROUNDS, again, (kinds, prior)), geometric)
+    kinds, prior = jax.lax.fori_loop(0, ROUNDS, again, (kinds, prior))
+    return means(kinds, prior, geometric)
 
 
 def _normalised(lines: Array) -> Array:
