@@ -118,7 +118,7 @@ def test_without_sampling_clip_and_noise_it_is_the_public_fit(
 ) -> None:
     monkeypatch.setattr(lattice, "noise", lambda coarse, fine: jnp.zeros_like(coarse))
     # The wall says how much noise there is; here there is none.
-    monkeypatch.setattr(module, "repaired", lambda running: jnp.maximum(running.statistics[:, :-1], 0))
+    monkeypatch.setattr(module, "repaired", lambda running, **_: jnp.maximum(running.statistics[:, :-1], 0))
     method, data = lda(TOPICS, WORDS), PrivateData(records(), size=COUNT)
     start_state = jax.jit(method.init)(KEY)
     end = open_door(method, data, Mechanism(1.0, 100.0, 0.04, 4)).advance(start_state, 0, 4)
@@ -221,6 +221,27 @@ def test_words_of_a_kind_lend_each_other_strength(monkeypatch: pytest.MonkeyPatc
     apart = error()
     monkeypatch.setattr(module, "COMMON", 1e6)  # all kinds have the prior of all words
     assert apart < 0.7 * error()
+
+
+def test_a_geometric_mean_counts_doubt_and_is_the_mean_where_there_is_none() -> None:
+    generator = np.random.default_rng(8)
+    words, topics = 600, 6
+    cells = np.where(generator.random((words, topics)) < 0.3, generator.uniform(50, 150, (words, topics)), 0)
+    frequency = jnp.asarray(cells.sum(1) + 1, jnp.float32)
+
+    def both(noise: float) -> tuple[np.ndarray, np.ndarray]:
+        noisy = jnp.asarray(cells + noise * generator.normal(size=cells.shape), jnp.float32)
+        given = noisy, frequency, jnp.full(words, noise)
+        return np.asarray(module._counts(*given)), np.asarray(module._counts(*given, geometric=True))
+
+    mean, geometric = both(40.0)
+    assert (geometric <= mean * (1 + 1e-4) + 1e-3).all()
+    assert np.median(geometric / mean) < 0.5
+    mean, geometric = both(0.01)
+    full = cells > 0
+    np.testing.assert_allclose(geometric[full], mean[full], rtol=1e-3)
+    np.testing.assert_allclose(geometric[full], cells[full], rtol=1e-2)
+    assert geometric[~full].max() < 0.5
 
 
 def test_private_topics_are_found() -> None:

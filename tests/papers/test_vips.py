@@ -51,12 +51,11 @@ def test_a_belief_networks_columns_are_not_mixed_up() -> None:
     numbers = _numbers("belief_net")
     for units in (50, 100):
         free = numbers[f"K {units}, no privacy"]
-        for delta in ("0.0001", "1e-05"):
-            private = numbers[f"K {units}, δ = {delta}"]
-            assert set(private) == set(free)
-            # Worse than no privacy, better than no hidden units.
-            for size, values in private.items():
-                assert numbers["marginal"] < min(values) <= max(values) < max(free[size])
+        private = numbers[f"K {units}, ε = 1"]
+        assert set(private) == set(free)
+        # Worse than no privacy, better than no hidden units.
+        for size, values in private.items():
+            assert numbers["marginal"] < min(values) <= max(values) < max(free[size])
 
 
 def test_compositions_are_ordered_and_labelled() -> None:
@@ -72,6 +71,14 @@ def test_compositions_are_ordered_and_labelled() -> None:
             assert not numbers["valid"][name] or all(
                 value >= 0.999 * best for value, best in zip(values, curves["PLD"], strict=True)
             )
+
+
+def test_private_topics_are_within_a_quarter_of_the_fit_without_privacy() -> None:
+    found = _numbers("lda")["perplexity"]
+    for steps, private in found["private"].items():
+        public = found["public"][steps]
+        assert len(private) == len(public) > 1
+        assert sum(public) < sum(private) < 1.25 * sum(public)
 
 
 def test_logistic_regression_is_near_the_fit_without_privacy_and_above_its_peer() -> None:

@@ -41,6 +41,8 @@ SHARES = (0.0, *(10 ** (3 * (i / 14 - 1)) for i in range(15)))
 """The shares of a word's occurrences in a topic among which the prior of ``repaired`` chooses: 0, and 0.001 to 1."""
 WIDE = 0.25
 """The standard deviation around each of the shares, as a part of it."""
+LOWEST = 1e-15
+"""The share whose logarithm stands for that of 0 in a geometric mean."""
 COMMON = 5.0
 """As so many words the prior of all words counts in the prior of each kind of words."""
 ROUNDS = 15
@@ -131,7 +133,7 @@ def lda(
         return LDAState(running, tables(eta + cells.T).likelihood, scale)
 
     def points(state: LDAState) -> dict[str, Array]:
-        return {"concentration": eta + repaired(state.running).T}
+        return {"concentration": eta + repaired(state.running, geometric=True).T}
 
     def draw(state: LDAState, key: Key) -> dict[str, Array]:
         return {"topics": jax.random.dirichlet(key, points(state)["concentration"])}
@@ -139,12 +141,16 @@ def lda(
     return Method(init, contribute, update, draw, points=points, clip=5.0, rate=RATE, steps=STEPS)
 
 
-def repaired(running: Running) -> Array:
+def repaired(running: Running, geometric: bool = False) -> Array:
     """Give expected counts that are not negative (V x K) from the noisy average.
 
     A word's frequency is estimated first, from its column and its cells. Each cell is then replaced by its mean given
     the word's noisy values, under a prior on the shares of words in topics, which is fitted to the whole table. What is
     lost in the noise becomes a small share of every word, not zero and not noise. Without noise nothing changes.
+
+    Documents of the next step take the mean. What is published is the concentration of topics of which the mean of log
+    beta is asked for, and there a cell that may as well be empty counts for less than its mean: with ``geometric`` the
+    mean is that of the logarithms. In the steps themselves that would sharpen what is noise, more with every step.
 
     Privacy: post-processing.
     """
@@ -155,7 +161,7 @@ def repaired(running: Running) -> Array:
         precisions = 1 / cells.shape[1], MARGIN**2
         both = (precisions[0] * jnp.sum(cells, 1) + precisions[1] * margin) / sum(precisions)
         frequency = _nonnegative(both, noise / math.sqrt(sum(precisions)))
-        return frequency[:, None] * _normalised(_counts(cells, frequency, noise))
+        return frequency[:, None] * _normalised(_counts(cells, frequency, noise, geometric))
 
     return jax.lax.cond(jnp.max(noise) > 0, estimate, lambda: jnp.maximum(cells, 0))
 
@@ -227,7 +233,7 @@ def _sweep(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[
     return weight, likelihood @ weight + TINY
 
 
-def _counts(cells: Array, frequency: Array, noise: Array) -> Array:
+def _counts(cells: Array, frequency: Array, noise: Array, geometric: bool = False) -> Array:
     """Give the mean of every word's count in every topic, given the noisy ones, under a prior fitted to all of them.
 
     Words are of several kinds, one for each topic to begin with and one for none. A kind has a prior on a word's share
@@ -255,12 +261,15 @@ def _counts(cells: Array, frequency: Array, noise: Array) -> Array:
 
         return jax.lax.fori_loop(0, len(prior), topic, jnp.zeros((len(cells), prior.shape[1])))
 
-    def means(kinds: Array, prior: Array) -> Array:
+    def means(kinds: Array, prior: Array, geometric: bool) -> Array:
         def topic(given: tuple[Array, Array]) -> Array:
             column, prior = given
             each = density(column)
             mean = values + (column[:, None] - values) * spread / (spread + noise)
-            return jnp.maximum(jnp.sum((kinds / (each @ prior.T + TINY)) @ prior * each * mean, 1), 0)
+            weight = (kinds / (each @ prior.T + TINY)) @ prior * each
+            if geometric:
+                return jnp.exp(jnp.sum(weight * jnp.log(jnp.maximum(mean, LOWEST * frequency[:, None] + TINY)), 1))
+            return jnp.maximum(jnp.sum(weight * mean, 1), 0)
 
         return jax.lax.map(topic, (cells.T, prior)).T
 
@@ -273,10 +282,11 @@ def _counts(cells: Array, frequency: Array, noise: Array) -> Array:
     even = jnp.full((topics, 1, len(SHARES)), 1 / len(SHARES))
     alike = jnp.ones((len(cells), 1))
     common = jax.lax.fori_loop(0, ROUNDS, lambda _, prior: fitted(alike, prior, even), even)
-    kinds = jnp.concatenate([_normalised(means(alike, common)), jnp.full_like(alike, 1 / topics)], 1)
+    kinds = jnp.concatenate([_normalised(means(alike, common, False)), jnp.full_like(alike, 1 / topics)], 1)
     kinds = _normalised(kinds)
     prior = fitted(kinds, jnp.repeat(common, topics + 1, 1), common)
-    return means(*jax.lax.fori_loop(0, ROUNDS, again, (kinds, prior)))
+    kinds, prior = jax.lax.fori_loop(0, ROUNDS, again, (kinds, prior))
+    return means(kinds, prior, geometric)
 
 
 def _normalised(lines: Array) -> Array:
