@@ -314,7 +314,7 @@ def without_noise(split: Split, units: int, steps: int, key: Any) -> tuple[float
     method = tacit.pbp((units,), size=len(split.y), pace=falling(PRIVATE_PACE, steps))
     rate = rate_of(split)
     return network(
-        split, last(passes(method, split, round(rate * len(split.y)), max(1, round(steps * rate)), 1.0, key))
+        split, last(passes(method, split, round(rate * len(split.y)), max(1, round(steps * rate)), 1.5, key))
     )
 
 
@@ -412,31 +412,38 @@ def choices(split: Split, seed: int) -> dict[str, float]:
     return rmse
 
 
-def rows(
-    name: str, seed: int, epsilons: list[float], slow: bool, quick: bool, by_ep: bool
-) -> dict[str, tuple[float, float]]:
-    """Fit one split by every method; by the slow ones only if asked."""
-    split, units, key = load(name, seed, 500 if quick else None), UNITS.get(name, 50), jax.random.key(seed)
-    steps = 10 if quick else STEPS
+def free_rows(name: str, seed: int, quick: bool, by_ep: bool) -> dict[str, tuple[float, float]]:
+    """Fit one split by SEP and what it is compared with, not private."""
+    split, key = load(name, seed, 500 if quick else None), jax.random.key(seed)
     free = sep(name, split, key, quick=quick)
-    noise = float(free["noise"])
+    noise, count = float(free["noise"]), len(split.test_y)
     clipped = sep(name, split, key, SHARE * noise, CLIP, quick)
-    count = len(split.test_y)
     found = {"mean of the target": judge(split, np.zeros(count), np.ones(count))}
-    if slow and name not in SCALE:
-        found["VI"] = vi(split, units, None, seed, steps // 2)
-    if by_ep and name in EP_SETS:
-        found["EP"] = ep(split, units, noise, float(free["decay"]), 1 if quick else SWEEPS, key)
     found |= {"SEP": network(split, free), "clipped SEP": network(split, clipped)}
-    if slow:
-        found["private recipe without noise"] = without_noise(split, units, steps, key)
-        for epsilon in epsilons:
-            found[f"DP-SEP, ε = {epsilon:g}"] = private(split, units, epsilon, seed, steps)
-            if name not in SCALE:
-                found[f"vi, ε = {epsilon:g}"] = vi(split, units, epsilon, seed, steps // 2)
-                found[f"random features, ε = {epsilon:g}"] = random_features(split, epsilon, seed)
-    print(name, seed, found, flush=True)
+    if by_ep and name in EP_SETS:
+        found["EP"] = ep(split, UNITS.get(name, 50), noise, float(free["decay"]), 1 if quick else SWEEPS, key)
     return found
+
+
+def private_rows(name: str, seed: int, epsilons: list[float], quick: bool) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Fit one split by the private methods."""
+    split, units = load(name, seed, 500 if quick else None), UNITS.get(name, 50)
+    steps = 10 if quick else STEPS
+    yield "private recipe without noise", without_noise(split, units, steps, jax.random.key(seed))
+    for epsilon in epsilons:
+        yield f"DP-SEP, ε = {epsilon:g}", private(split, units, epsilon, seed, steps)
+    for epsilon in epsilons if name not in SCALE else ():
+        yield f"random features, ε = {epsilon:g}", random_features(split, epsilon, seed)
+        yield f"vi, ε = {epsilon:g}", vi(split, units, epsilon, seed, steps // 2)
+
+
+def order(row: str) -> tuple[int, float, int]:
+    """Put rows in the order of the paper's columns, the private ones by epsilon."""
+    free = ["mean of the target", "VI", "EP", "SEP", "clipped SEP", "private recipe without noise"]
+    if row in free:
+        return free.index(row), 0.0, 0
+    kind, epsilon = row.split(", ε = ")
+    return len(free), -float(epsilon), ["DP-SEP", "vi", "random features"].index(kind)
 
 
 def text_of(results: dict[str, Any]) -> str:
@@ -458,7 +465,7 @@ def text_of(results: dict[str, Any]) -> str:
                         spread([p[1] for p in pairs], 3),
                         theirs.get(row, ("", ""))[1],
                     )
-                    for row, pairs in found.items()
+                    for row, pairs in sorted(found.items(), key=lambda item: order(item[0]))
                 ],
             )
         )
@@ -481,13 +488,13 @@ def text_of(results: dict[str, Any]) -> str:
 
 def picture(tables: dict[str, Any], epsilons: list[float]) -> Any:
     """Draw RMSE over epsilon, a panel for each set."""
-    names = [name for name, found in tables.items() if f"DP-SEP, ε = {epsilons[0]:g}" in found]
+    names = [name for name, found in tables.items() if f"DP-SEP, ε = {epsilons[-1]:g}" in found]
     figure, axes = study.panels(max(1, len(names)), 2.9, 3.0)
     marks = {"DP-SEP": "blue", "vi": "orange", "random features": "green"}
     for ax, name in zip(axes, names, strict=False):
         found = {row: np.array([pair[0] for pair in pairs]) for row, pairs in tables[name].items()}
         for row, paint in marks.items():
-            if f"{row}, ε = {epsilons[0]:g}" not in found:
+            if f"{row}, ε = {epsilons[-1]:g}" not in found:
                 continue
             each = [found[f"{row}, ε = {epsilon:g}"] for epsilon in epsilons]
             ax.plot(epsilons, [e.mean() for e in each], "o-", ms=4, color=study.COLOURS[paint], label=row)
@@ -515,7 +522,7 @@ def main() -> None:
         ep={"type": int, "default": 0, "help": "splits for EP, on wine alone"},
         slow={"type": int, "default": 1, "help": "splits for VI, EP and all private fits"},
         epsilons={"default": ",".join(f"{e:g}" for e in EPSILONS)},
-        parts={"default": "speed,tables,limits,choices", "help": "what to do"},
+        parts={"default": "speed,free,private,vi,limits,choices", "help": "what to do"},
     )
     names = chosen.sets.split(",")[: 1 if chosen.quick else None]
     splits, slow = (1, 1) if chosen.quick else (chosen.splits, chosen.slow)
@@ -542,21 +549,35 @@ def main() -> None:
     if "speed" in parts:
         results["speed"] = speed(chosen.quick)
         write()
-    # One split of all sets, then the next: whoever stops it has whole tables.
-    for seed in range(splits if "tables" in parts else 0):
-        for name in names:
-            done = len(results.get("tables", {}).get(name, {}).get("SEP", ()))
-            if seed >= {"protein": 5, "flights": 1}.get(name, splits) or seed < done:
-                continue
-            found = rows(name, seed, epsilons, seed < slow, chosen.quick, chosen.quick or seed < chosen.ep)
-            results.setdefault("records", {})[name] = len(load(name, seed).y)
-            table = results.setdefault("tables", {}).setdefault(name, {})
-            for row, pair in found.items():
-                table.setdefault(row, []).append(pair)
+
+    def add(name: str, row: str, pair: tuple[float, float]) -> None:
+        print(name, row, pair, flush=True)
+        results.setdefault("records", {})[name] = len(load(name, 0).y)
+        results.setdefault("tables", {}).setdefault(name, {}).setdefault(row, []).append(pair)
+
+    def missing(row: str, count: int) -> Iterator[tuple[int, str]]:
+        """Give splits and sets that are not in the results; a split of all sets first, then the next."""
+        for seed in range(count):
+            for name in names:
+                done = len(results.get("tables", {}).get(name, {}).get(row, ()))
+                if done <= seed < {"protein": 5, "flights": 1}.get(name, count):
+                    yield seed, name
+
+    # Whoever stops it has whole tables.
+    for seed, name in missing("SEP", splits if "free" in parts else 0):
+        for row, pair in free_rows(name, seed, chosen.quick, seed < chosen.ep or chosen.quick).items():
+            add(name, row, pair)
+        write()
+    for seed, name in missing("private recipe without noise", slow if "private" in parts else 0):
+        for row, pair in private_rows(name, seed, epsilons, chosen.quick):
+            add(name, row, pair)
+        write()
+    for seed, name in missing("VI", slow if "vi" in parts else 0):
+        if name not in SCALE:
+            split = load(name, seed, 500 if chosen.quick else None)
+            add(name, "VI", vi(split, UNITS.get(name, 50), None, seed, 10 if chosen.quick else STEPS // 2))
             write()
-        if seed == 0:
-            more()
-    if "tables" not in parts:
+    if "limits" in parts or "choices" in parts:
         more()
 
 

@@ -222,7 +222,7 @@ def pbp(
             draw,
             predict,
             points,
-            clip=1.0,
+            clip=1.5,
             weights=_weights(shapes, learnt),
             steps=2000,
             needs=head.needs if head else (),
