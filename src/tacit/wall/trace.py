@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from tacit.types import PyTree
@@ -71,7 +72,7 @@ def evaluate(
     values = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, arguments, strict=True))
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else values[atom]
+        return jnp.asarray(atom.val) if isinstance(atom, Literal) else values[atom]
 
     for equation in reversed(equations):
         inputs = [read(atom) for atom in equation.invars]
