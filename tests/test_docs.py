@@ -45,7 +45,10 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/start.md", "docs/from-d3p.md", "docs/from-numpyro.md", "docs/networks.md", "docs/sep.md"],
+    [
+        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/networks.md", "docs/sep.md"),
+        pytest.param("docs/from-d3p.md", marks=pytest.mark.slow),
+    ],
 )
 def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
