@@ -30,10 +30,10 @@ KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
-def posterior(likelihood: str, output: Any, **more: Any) -> tacit.Posterior:
+def posterior(likelihood: str, output: Any, columns: tuple[int, ...] = (), **more: Any) -> tacit.Posterior:
     """Give a posterior of one draw whose predictions are known: outputs are a fixed function of x."""
     net = tacit.network((lambda key: jnp.ones(1), lambda w, x: output(x) * w), likelihood, **more)
-    method = tacit.sgd(net, size=10)({"x": jnp.zeros(()), "y": jnp.zeros((), jnp.int32)})
+    method = tacit.sgd(net, size=10)({"x": jnp.zeros(columns), "y": jnp.zeros((), jnp.int32)})
     return tacit.Posterior({"weights": np.ones((300, 1))}, None, method)
 
 
@@ -111,7 +111,7 @@ def coins(count: int, sharper: float) -> tuple[np.ndarray, np.ndarray, tacit.Pos
     x = generator.normal(size=(count, 3)).astype(np.float32)
     chances = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     y = np.array([generator.choice(3, p=p / p.sum()) for p in chances.astype(float)], np.int32)
-    return x, y, posterior("categorical", lambda x: sharper * x)
+    return x, y, posterior("categorical", lambda x: sharper * x, (3,))
 
 
 def test_a_temperature_undoes_what_made_chances_too_sure() -> None:
@@ -150,6 +150,15 @@ def test_levels_that_cannot_be_promised_are_refused() -> None:
     data = PrivateData({"x": np.zeros(10, np.float32), "y": np.zeros(10, np.float32)}, size=10)
     with pytest.raises(ValueError, match=r"level is 0\.995"):
         fit_intervals(posterior("gaussian", lambda x: x, noise=1.0), data, Budget(1.0, 1e-5), key=KEY, level=0.995)
+
+
+def test_a_class_that_there_is_not_is_refused_before_a_look() -> None:
+    x, y, model = coins(20, 1.0)
+    data = PrivateData({"x": x, "y": np.where(np.arange(20) == 3, 7, y).astype(np.int32)}, size=20)
+    for buy in (fit_sets, fit_temperature):
+        with pytest.raises(ValueError, match="whole number from 0 to 2"):
+            buy(model, data, Budget(1.0, 1e-5), key=KEY, simulate=1)
+    assert not data.ledger.looks
 
 
 def test_what_was_bought_is_applied_as_it_says() -> None:

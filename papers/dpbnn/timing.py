@@ -169,7 +169,9 @@ def main() -> None:
         ax = axes[len(results) - 1]
         colours = [COLOURS[name.split()[0]] for name in took]
         ax.barh(list(took), [1e3 * seconds for seconds in took.values()], color=colours)
-        ax.set(xscale="log", xlabel="milliseconds a step", title=f"{network}, subsets of {SUBSET}")
+        if max(took.values()) > 30 * min(took.values()):
+            ax.set_xscale("log")
+        ax.set(xlabel="milliseconds a step", title=f"{network}, subsets of {SUBSET}")
         ax.invert_yaxis()
     if peer:
         peer.close()

@@ -114,7 +114,8 @@ def fit_temperature(
         powers = jnp.exp(logs / temperature - jnp.max(logs / temperature))
         return logs[_label(record)] - jnp.sum(powers * logs) / jnp.sum(powers)
 
-    value, certificate = _bought(root(term, 1 / 8, 8.0, clip=clip, steps=STEPS), data, budget, key, simulate)
+    method = root(term, 1 / 8, 8.0, clip=clip, steps=STEPS)
+    value, certificate = _bought(method, posterior, data, budget, key, simulate)
     return Temperature(value, certificate)
 
 
@@ -157,7 +158,7 @@ def fit_intervals(
         return jnp.abs(jnp.reshape(record["y"], ()) - jnp.mean(draws)) / jnp.maximum(jnp.std(draws), 1e-12)
 
     method = _conformal(off, 1 / 16, 16.0, level, np.inf)
-    deviations, certificate = _bought(method, data, budget, key, simulate)
+    deviations, certificate = _bought(method, posterior, data, budget, key, simulate)
     return Intervals(deviations, level, certificate)
 
 
@@ -186,7 +187,8 @@ def fit_sets(
     def off(record: Record) -> Array:
         return -jnp.log(jnp.maximum(_chances(predict(record))[_label(record)], 1e-12))
 
-    most, certificate = _bought(_conformal(off, 0.01, 20.0, level, np.inf), data, budget, key, simulate)
+    method = _conformal(off, 0.01, 20.0, level, np.inf)
+    most, certificate = _bought(method, posterior, data, budget, key, simulate)
     return Sets(math.exp(-most), level, certificate)
 
 
@@ -232,7 +234,9 @@ def _label(record: Record) -> Array:
 
 
 def _bought(
-    method: Method, data: PrivateData, budget: Budget, key: Key, simulate: int | None
+    method: Method, posterior: Posterior, data: PrivateData, budget: Budget, key: Key, simulate: int | None
 ) -> tuple[float, Certificate | None]:
-    found = fit(method, data, budget, key=key, simulate=simulate, progress=False)
+    # What the network needed of its records it needs of these.
+    needs = getattr(posterior._method, "needs", ())
+    found = fit(method._replace(needs=needs), data, budget, key=key, simulate=simulate, progress=False)
     return float(found.draws["root"][0]), found.certificate

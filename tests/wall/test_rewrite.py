@@ -126,6 +126,12 @@ def test_the_gradient_of_a_table_is_kept_as_lines(lookup: str, words: str) -> No
     close(one, type(other)(other.index[first], other.values[first], other.count).dense())
 
 
+def parts_of_a_column(words: Any) -> Any:
+    """Add as many ones as the table is wide, below one another, from each of the words on."""
+    numbers = jax.lax.ScatterDimensionNumbers((1,), (1,), (0,))
+    return jax.lax.scatter_add(jnp.zeros((WORDS, WIDTH)), words[:, None], jnp.ones((len(words), WIDTH)), numbers)
+
+
 def test_other_tables_stay_whole() -> None:
     words = jnp.arange(4)
     cases: dict[str, Callable[..., Any]] = {
@@ -136,11 +142,18 @@ def test_other_tables_stay_whole() -> None:
         "parts of lines": lambda table, words: jax.grad(lambda t: jnp.sum(jnp.sin(t[words, :3])))(table),
         "not zero before": lambda table, words: table.at[words].add(1.0),
         "set": lambda table, words: jnp.zeros_like(table).at[words].set(1.0),
+        "parts of a column": lambda table, words: parts_of_a_column(words),
     }
     for name, contribution in cases.items():
         (one,), (other,) = both(contribution, TABLE, words)
         assert not is_rows(other), name
         np.testing.assert_allclose(one, other, rtol=1e-6, err_msg=name)
+
+
+def test_a_table_of_one_column_with_single_cells() -> None:
+    cell = lambda table, words: jnp.zeros((5000, 1)).at[words[0], 0].add(1.0)  # noqa: E731
+    (one,), (other,) = both(cell, TABLE, jnp.arange(4))
+    np.testing.assert_array_equal(one, other.dense() if is_rows(other) else other)
 
 
 # --- through the wall ---------------------------------------------------------------------------------------

@@ -145,10 +145,11 @@ def _table(makers: dict[Any, Any], leaf: Any) -> _Table | None:
     if name == "dynamic_update_slice":
         return _Table(index, values, (count, width), True) if lines == 1 == values.aval.shape[0] else None
     facts, clamped = equation.params["dimension_numbers"], equation.params["mode"] == GatherScatterMode.CLIP
-    last = tuple(range(len(values.aval.shape)))[-len(facts.update_window_dims) :]
+    window = facts.update_window_dims
     whole = (
-        facts.update_window_dims == last
-        and math.prod(values.aval.shape[axis] for axis in last) == width == values.aval.shape[-1]
+        0 < len(window) == len(values.aval.shape) - window[0]  # the last axes
+        and math.prod(values.aval.shape[axis] for axis in window) == width == values.aval.shape[-1]
+        and 1 not in facts.inserted_window_dims
         and not facts.operand_batching_dims
         # Where a line begins within the table's width is not looked at, which is right only if it is clamped to 0.
         and (facts.scatter_dims_to_operand_dims == (0,) or (clamped and facts.scatter_dims_to_operand_dims == (0, 1)))
