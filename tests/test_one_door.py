@@ -16,7 +16,7 @@ METHODS_MAY_IMPORT = {
         "tacit.types",
         "tacit.model",
         # What several methods share; methods themselves do not import one another.
-        *(f"tacit.methods.{name}" for name in ("conjugate", "natural", "networks", "running", "sites", "sparsity")),
+        *(f"tacit.methods.{name}" for name in ("conjugate", "gaussians", "networks", "running", "sites", "sparsity")),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
     *("__future__", "typing", "collections", "functools", "inspect", "math", "copy"),

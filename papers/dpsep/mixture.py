@@ -34,7 +34,7 @@ from numpyro.infer import MCMC, NUTS, init_to_value
 
 import tacit
 from tacit import sites
-from tacit.methods.natural import Natural
+from tacit.methods.gaussians import Natural
 from tacit.types import Release
 
 HERE = Path(__file__).parent

@@ -48,7 +48,7 @@ from scipy.special import ndtr
 import tacit
 from tacit import sites
 from tacit.fit import sum_public
-from tacit.methods.natural import Moments
+from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import forward
 from tacit.types import Release
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from tacit.fit import fit_public, posterior_of
-from tacit.methods.natural import Natural, moments, plus
+from tacit.methods.gaussians import Natural, moments, plus
 from tacit.methods.sep import sep
 from tacit.methods.sites import Site
 from tacit.posterior import Posterior

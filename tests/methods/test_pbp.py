@@ -13,7 +13,7 @@ from scipy import integrate, stats
 import tacit
 from tacit import sites
 from tacit.fit import fit_public, sum_public
-from tacit.methods.natural import Moments
+from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import PBPState, forward, output, pbp, rectified
 from tacit.wall import outer
 

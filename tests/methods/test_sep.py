@@ -16,7 +16,7 @@ import tacit
 from tacit import sites
 from tacit.classical import sep_kl_tail
 from tacit.fit import fit_public
-from tacit.methods.natural import Moments, Natural, drawn, floored, moments, plus, retracted
+from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, plus, retracted
 from tacit.methods.running import Running
 from tacit.methods.sep import SEPState, sep
 from tacit.methods.sites import Site

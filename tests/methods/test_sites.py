@@ -12,7 +12,7 @@ import pytest
 from scipy import integrate, stats
 
 from tacit import sites
-from tacit.methods.natural import Moments, Natural, matrix_site, scalar_site
+from tacit.methods.gaussians import Moments, Natural, matrix_site, scalar_site
 from tacit.methods.sites import Site
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")

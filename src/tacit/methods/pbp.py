@@ -42,7 +42,7 @@ import numpy as np
 from jax.scipy.special import erfc
 from jax.scipy.stats import norm
 
-from tacit.methods.natural import TINY, Moments, Natural, drawn, floored, moments, plus
+from tacit.methods.gaussians import TINY, Moments, Natural, drawn, floored, moments, plus
 from tacit.methods.running import Pace, Running, blend, block_weights, slowing, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release

@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.methods.natural import Moments, Natural, drawn, floored, moments, plus, retracted
+from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, plus, retracted
 from tacit.methods.running import Pace, Running, blend, block_weights, check_positive, check_size, slowing, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release

@@ -17,7 +17,7 @@ import numpy as np
 from jax.scipy.special import gammaln, logsumexp
 from jax.scipy.stats import norm
 
-from tacit.methods.natural import TINY, Moments, Natural, matrix_site, scalar_site
+from tacit.methods.gaussians import TINY, Moments, Natural, matrix_site, scalar_site
 from tacit.methods.running import Pace, check_positive, evenly, slowing
 from tacit.types import Array, Key, Need, PyTree, Record
 
