@@ -19,8 +19,9 @@ from scipy import stats
 import tacit
 from tacit import Budget, PrivateData, classical
 from tacit.mechanism import Mechanism
-from tacit.methods.backprop import drawn
+from tacit.methods.backprop import at
 from tacit.methods.networks import Network, score
+from tacit.methods.running import normals
 from tacit.types import Method, PyTree, Release
 from tacit.wall import _Step
 
@@ -177,6 +178,19 @@ def test_bayes_by_backprop_ends_at_the_best_independent_normal_distribution() ->
     np.testing.assert_allclose(draws.std(0), std, rtol=0.1)
 
 
+def test_quick_normal_numbers_are_normal() -> None:
+    """False alarms: 1e-6 by Kolmogorov and Smirnov's test and for each of two correlations, at a fixed seed."""
+    tree = {"a": jnp.zeros((777, 131)), "b": jnp.zeros(()), "c": jnp.zeros(5001)}
+    drawn = normals(tree, KEY)
+    assert jax.tree.map(jnp.shape, drawn) == jax.tree.map(jnp.shape, tree)
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(drawn)]).astype(float)
+    assert stats.kstest(flat, "norm").pvalue > 1e-6
+    half = len(flat) // 2  # two numbers come from one word
+    for one, other in ((flat[:half], flat[half : 2 * half]), (flat[:-1], flat[1:])):
+        assert stats.pearsonr(one, other).pvalue > 1e-6
+    assert not np.array_equal(normals(tree, jax.random.key(1))["a"], drawn["a"])
+
+
 def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     """One step along a released gradient is one along the ELBO at the same draw."""
     data = jax.tree.map(jnp.asarray, regression())
@@ -186,7 +200,7 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     after = method.update(state, released(method, state, data), KEY)
 
     def loss(params: Any) -> Any:
-        w = drawn(params, KEY)
+        w = at(params, state.noise[0])
         (mean,), (std,) = params.mean.values(), jax.tree.map(jax.nn.softplus, params.rho).values()
         fit = jnp.sum(jax.vmap(lambda record: net.log_likelihood(w, record, None))(data))
         divergence = jnp.sum((std**2 + mean**2) / 2 - jnp.log(std))
@@ -206,16 +220,14 @@ def test_several_draws_of_the_weights_give_the_mean_of_their_gradients() -> None
     one = tacit.backprop(line(), size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3)(RECORD)
     state = three.init(KEY)
     together = three.update(state, released(three, state, data), KEY).params.mean["weights"]
-    apart = [
-        one.update(state, released(one, state, data, key=key), key).params.mean["weights"]
-        for key in jax.random.split(KEY, 3)
-    ]
+    single = [state._replace(noise=[z], weights=[w]) for z, w in zip(state.noise, state.weights, strict=True)]
+    apart = [one.update(each, released(one, each, data), KEY).params.mean["weights"] for each in single]
     np.testing.assert_allclose(together, np.mean(apart, 0), rtol=1e-4, atol=1e-5)
     # Together they have the norm of one draw's gradient, so that the same clip suits.
     record = jax.tree.map(lambda leaf: leaf[0], data)
     norms = [
         math.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(method.contribute(state, record, KEY))))
-        for method in (three, one)
+        for method, state in ((three, state), (one, single[0]))
     ]
     assert norms[0] == pytest.approx(norms[1], rel=0.6)
     with pytest.raises(ValueError, match="draws is 0"):

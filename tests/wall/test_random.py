@@ -111,17 +111,18 @@ def test_the_words_of_openssl_are_those_of_jax(count: int) -> None:
     """Another implementation of the cipher gives the same child key and the same stream."""
     for data in (0, 7, 2**32 - 1):
         ours = jax.random.bits(jax.random.fold_in(random.fixed(5), np.uint32(data)), (count,), jnp.uint32)
-        assert np.array_equal(random.words(random.to_bytes(random.fixed(5)), data, count), ours)
+        out = random.room(count)
+        random.words(random.to_bytes(random.fixed(5)), data, out)
+        assert np.array_equal(out, ours)
 
 
-def test_words_once_drawn_are_not_written_over() -> None:
-    """JAX may take their memory as it is: the next draw must have memory of its own."""
-    secret = random.to_bytes(random.fixed(5))
-    first = random.words(secret, 0, 1000)
-    kept, taken = first.copy(), jax.device_put(first)
-    second = random.words(secret, 1, 1000)
-    assert not np.shares_memory(first, second)
-    assert np.array_equal(taken, kept)
+@pytest.mark.parametrize("shape", [(1,), (1000,), (3, 77)])
+def test_room_begins_where_jax_takes_it(shape: tuple[int, ...]) -> None:
+    room = random.room(*shape)
+    assert room.shape == shape
+    assert room.dtype == np.uint32
+    assert room.ctypes.data % 64 == 0
+    assert not room.any()
 
 
 # --- the three uses of a key --------------------------------------------------------------------------------

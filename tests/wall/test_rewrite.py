@@ -60,10 +60,11 @@ def test_the_gradient_of_a_convolution_is_a_matrix_product(kind: str) -> None:
         assert one.shape == other.shape
         close(one, other)
     cheaper = rewrite.rewritten(lambda state, record, key, own: gradient(state, record))
-    names = [equation.primitive.name for equation in trace.flat(cheaper, weights, record, KEY, None).eqns]
-    # The convolution with the weights stays; that of two arrays of the record's own is gone.
-    assert names.count("conv_general_dilated") == 1
-    assert "dot_general" in names
+    equations = trace.flat(cheaper, weights, record, KEY, None).eqns
+    # The convolution with the weights stays, with its features last; that of two arrays of the record's own is gone.
+    (left,) = [equation for equation in equations if equation.primitive.name == "conv_general_dilated"]
+    assert left.params["dimension_numbers"].lhs_spec == (0, axes + 1, *range(1, axes + 1))
+    assert "dot_general" in [equation.primitive.name for equation in equations]
 
 
 def test_what_has_the_state_on_a_side_stays_a_convolution() -> None:

@@ -67,11 +67,25 @@ def test_given_words_or_drawn_inside_the_bits_are_the_same(
     assert sum(look.stop - look.first for look in ledger.looks) == 6
 
 
+@pytest.mark.parametrize("given", [1, 2, 4])
+def test_however_many_steps_words_are_given_for_the_bits_are_the_same(
+    alone: None, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, given: int
+) -> None:
+    """Their memory is used again: were it written over while it is read, steps would change."""
+    whole = everything(open_door(long(), data(), MECHANISM, 3), [0, 6])
+    monkeypatch.setattr(wall, "GIVEN_AT_ONCE", given * open_door(long(), data(), MECHANISM, 3)._step.words)
+    door = open_door(long(), data(), MECHANISM, 3)
+    assert door._step.given == given
+    for cuts in ([0, 6], [0, 1, 4, 6]):
+        assert np.array_equal(everything(door, cuts), whole)
+
+
 def test_noise_and_subsets_of_given_words_are_those_of_the_step(alone: None) -> None:
     step = _Step(long(), data(), MECHANISM, jax.ShapeDtypeStruct((LONG,), jnp.float32))
     secret = random.fixed(3)
     for t in range(3):
-        words = random.words(random.to_bytes(secret), 2 * t, step.words)
+        words = random.room(step.words)
+        random.words(random.to_bytes(secret), 2 * t, words)
         inside = step.draw(secret, jnp.asarray([t]))
         given = step.draw(secret, jnp.asarray([t]), jnp.asarray(words)[None])
         assert all(np.array_equal(one, other) for one, other in zip(inside, given, strict=True))

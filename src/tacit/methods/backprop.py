@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import optax
 
 from tacit.methods.networks import Network, Weights, score
-from tacit.methods.running import check_positive, check_size, inner, split, tail_average, total
+from tacit.methods.running import check_positive, check_size, inner, normals, tail_average, total
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 
@@ -39,10 +39,12 @@ class Gaussian(NamedTuple):
 
 
 class BackpropState(NamedTuple):
-    """The parameters of q, their average over the steps, the optimiser's memory, the number of steps."""
+    """The parameters of q, their average over the steps, the next step's draws, the optimiser's memory, the step."""
 
     params: Gaussian
     average: Gaussian
+    noise: list[Weights]
+    weights: list[Weights]
     optimizer: Any
     step: Array
 
@@ -86,6 +88,7 @@ def backprop(
     check_positive(first_std=first_std)
     if draws < 1:
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the weights. Write draws=1.")
+    shapes = jax.eval_shape(net.start, jax.random.key(0))
     # Over the root of their number, the gradients together have the norm of one.
     factor = 1 / math.sqrt(draws)
     # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same.
@@ -98,28 +101,37 @@ def backprop(
         mean = net.start(key)
         rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, first_std + math.log(-math.expm1(-first_std))), mean)
         params = Gaussian(mean, rho)
-        return BackpropState(params, params, both.init(params), jnp.int32(0))
+        noise = drawn_ahead(key)
+        weights = [at(params, one) for one in noise]
+        return BackpropState(params, params, noise, weights, both.init(params), jnp.int32(0))
+
+    def drawn_ahead(key: Key) -> list[Weights]:
+        # While a step's draws are kept they are made once, not in the contribution and again in the update.
+        return [normals(shapes, one) for one in jax.random.split(key, draws)]
 
     def contribute(state: BackpropState, record: Record, key: Key) -> PyTree:
-        return [score(net, drawn(state.params, one), record, factor=factor) for one in split(key, draws)]
+        return [score(net, weights, record, factor=factor) for weights in state.weights]
 
     def update(state: BackpropState, release: Release, key: Key) -> BackpropState:
         def loss(params: Gaussian) -> Array:
             """Its gradient is that of the negative ELBO: the released gradient goes through the draw."""
             std = jax.tree.map(jax.nn.softplus, params.rho)
             means = total(jax.tree.map(jnp.log, std))
-            for full, one in zip(release.full, split(key, draws), strict=True):
-                w = drawn(params, one)
-                fit = inner(full, w) / factor
-                means += (fit + net.expected_log_prior(params.mean, std, w)) / draws
+            for full, noise in zip(release.full, state.noise, strict=True):
+                weights = at(params, noise)
+                fit = inner(full, weights) / factor
+                means += (fit + net.expected_log_prior(params.mean, std, weights)) / draws
             return -means / size
 
         change, memory = both.update(jax.grad(loss)(state.params), state.optimizer, state.params)
         params = optax.apply_updates(state.params, change)
-        return BackpropState(params, tail_average(state.average, params, state.step), memory, state.step + 1)
+        average = tail_average(state.average, params, state.step)
+        noise = drawn_ahead(key)
+        return BackpropState(params, average, noise, [at(params, one) for one in noise], memory, state.step + 1)
 
     def draw(state: BackpropState, key: Key) -> dict[str, Array]:
-        return drawn(state.average, key)
+        keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
+        return at(state.average, {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()})
 
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
         return net.predict(draw, inputs, key, None)
@@ -130,13 +142,9 @@ def backprop(
     return build
 
 
-def drawn(params: Gaussian, key: Key) -> Weights:
-    """Draw weights; the same key gives the same standard normal numbers.
+def at(params: Gaussian, noise: Weights) -> Weights:
+    """Give the weights that standard normal numbers stand for.
 
     Privacy: public.
     """
-    keys = jax.random.split(key, len(params.mean))
-    return {
-        name: mean + jax.nn.softplus(params.rho[name]) * jax.random.normal(one, mean.shape)
-        for (name, mean), one in zip(sorted(params.mean.items()), keys, strict=True)
-    }
+    return jax.tree.map(lambda mean, rho, z: mean + jax.nn.softplus(rho) * z, params.mean, params.rho, noise)

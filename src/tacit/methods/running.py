@@ -14,11 +14,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from scipy import special
 
 from tacit.types import Array, Key, PyTree, Release
 
 Pace = Callable[[Array], Array]
 """The weight of a step's release in the average, from the step's number, counted from 0; the first is 1."""
+_QUANTILES = special.ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32)
 
 
 class Running(NamedTuple):
@@ -95,6 +98,22 @@ def inner(one: PyTree, two: PyTree) -> Array:
 def split(key: Key, draws: int) -> list[Key]:
     """Give a key for each draw; the key itself for a single one."""
     return [key] if draws == 1 else list(jax.random.split(key, draws))
+
+
+def normals(like: PyTree, key: Key) -> PyTree:
+    """Give standard normal numbers in the shapes of a tree, of 65536 values of equal probability: quick for millions.
+
+    For public randomness that is averaged over many steps; their variance is 1 to within 1e-4, and none is beyond 4.4.
+    """
+    leaves, structure = jax.tree.flatten(like)
+    sizes = [leaf.size for leaf in leaves]
+    # A number of words that the compiler can share out among cores; a prime number of them takes six times as long.
+    words = jax.random.bits(key, (-(-sum(sizes) // 2048) * 1024,), jnp.uint32)
+    halves = jnp.concatenate([words >> 16, words & 0xFFFF])
+    values = jax.lax.optimization_barrier(jnp.asarray(_QUANTILES).at[halves].get(mode="promise_in_bounds"))
+    parts = jnp.split(values[: sum(sizes)], np.cumsum(sizes)[:-1])
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
 
 
 def check_positive(**values: float) -> None:

@@ -33,6 +33,8 @@ CHUNK_NUMBERS = 1 << 18
 """Contributions held at once, in numbers: what fits a core's cache."""
 DRAWN_AT_ONCE = 1 << 18
 """Random words drawn ahead at once, by the program itself; a step that needs more is given its words."""
+GIVEN_AT_ONCE = 1 << 25
+"""Random words given to the program at once: those of several steps, since each call costs it new memory."""
 
 
 @final
@@ -77,13 +79,14 @@ class Door:
         _refuse_unfit(method, data)
         step = _Step(method, data, mechanism, state)
         if step.alone:
-            words = jax.ShapeDtypeStruct((step.words,), jnp.uint32)
-            lowered = jax.jit(step.take).lower(state, 0, words, secret, key, data._records)
+            words = jax.ShapeDtypeStruct((step.given, step.words), jnp.uint32)
+            lowered = jax.jit(step.take).lower(state, 0, 0, words, secret, key, data._records)
         else:
             lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
         # The start decides the bits too, and is computed outside the segment.
         self._text = lowered.as_text() + jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
         self._program, self._step = lowered.compile(), step
+        self._rooms = [random.room(step.given, step.words) for _ in range(2)] if step.alone else []
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self.rekey(secret)
@@ -112,11 +115,14 @@ class Door:
         if not self._step.alone:
             return jax.block_until_ready(self._program(state, first, stop, self._stream, self._key, self._records))
         secret = random.to_bytes(self._stream)
-        for step in range(first, stop):
-            # Drawn while the step before is computed.
-            words = jax.device_put(random.words(secret, 2 * step, self._step.words))
+        for i, start in enumerate(range(first, stop, self._step.given)):
+            end = min(start + self._step.given, stop)
+            # Drawn while the steps before are computed, into the memory that those before them were given.
+            room = self._rooms[i % 2]
+            for step in range(start, end):
+                random.words(secret, 2 * step, room[step - start])
             state = jax.block_until_ready(state)
-            state = self._program(state, step, words, self._stream, self._key, self._records)
+            state = self._program(state, start, end, jax.device_put(room), self._stream, self._key, self._records)
         return jax.block_until_ready(state)
 
     def seal(self, content: bytes) -> str:
@@ -176,6 +182,7 @@ class _Step:
         self.words = sum(self.sizes)
         self.together = max(1, min(64, DRAWN_AT_ONCE // self.words))
         self.alone = self.words > DRAWN_AT_ONCE
+        self.given = max(1, min(mechanism.steps, GIVEN_AT_ONCE // self.words))
         self.alike = True
         self.alike = self._slots_are_alike(data)
 
@@ -223,14 +230,25 @@ class _Step:
         return jax.lax.while_loop(lambda carry: carry[0] < stop, group, (jnp.asarray(first), state))[1]
 
     def take(
-        self, state: State, step: Int32[Array, ""], words: UInt32[Array, "_"], secret: Key, key: Key, records: PyTree
+        self,
+        state: State,
+        first: Int32[Array, ""],
+        stop: Int32[Array, ""],
+        words: UInt32[Array, "given _"],
+        secret: Key,
+        key: Key,
+        records: PyTree,
     ) -> State:
-        """Take one step, given the words that ``segment`` would draw for it: the same bits, faster for many words."""
-        steps = jnp.asarray(step)[None]
-        noise, subsets = self.draw(secret, steps, words[None])
-        own = self.own_keys(secret, steps)
-        key = random.fold_in(key, steps)[0]
-        return self._one(state, records, noise, subsets, jnp.int32(0), key, None if own is None else own[0])
+        """Take steps, given the words that ``segment`` would draw for them: the same bits, faster for many words."""
+
+        def one(i: Array, state: State) -> State:
+            steps = (first + i)[None]
+            noise, subsets = self.draw(secret, steps, words[i][None])
+            own = self.own_keys(secret, steps)
+            mine = random.fold_in(key, steps)[0]
+            return self._one(state, records, noise, subsets, jnp.int32(0), mine, None if own is None else own[0])
+
+        return jax.lax.fori_loop(0, stop - first, one, state)
 
     def _one(
         self,
@@ -243,9 +261,7 @@ class _Step:
         own: Key | None,
     ) -> State:
         total = self._noisy(self._sum(state, records, subsets, i, key, own), noise[i])
-        # The barrier: without it the compiler computes the release again for every array that the update changes.
-        release = jax.lax.optimization_barrier(self._release(total))
-        return _arrays(self.method.update(state, release, key))
+        return _arrays(self.method.update(state, self._release(total), key))
 
     def draw(
         self, secret: Key, steps: Int32[Array, "steps"], words: UInt32[Array, "steps words"] | None = None
@@ -453,6 +469,8 @@ class _Step:
             else:
                 part = next(plain).reshape(leaf.shape)
             parts.append(part / jnp.float32(weight))
+        # The barrier: without it the compiler computes the sums again for every array that the update changes.
+        parts = jax.lax.optimization_barrier(parts)
         std = [jnp.float32(lattice.RHO * self.unit / weight) for weight in self.weights]
         rate = jnp.float32(self.mechanism.rate)
         return Release(

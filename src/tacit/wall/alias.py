@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int32, UInt32
+from jaxtyping import Array, Bool, Int32, UInt32
 
 from tacit.types import Key
 
@@ -99,28 +99,39 @@ def _draw(table: Table, words: UInt32[Array, "steps n"], start: int, keys: Key) 
     entry = packed.at[column].get(mode="promise_in_bounds")
     # At a tie the value is the column so far.
     values = jnp.where(fraction <= (entry & low), column, entry >> fraction_bits).astype(jnp.int32)
-    # Ties are rare among very many draws: they are looked for in groups, not one by one over everything.
-    tied = jnp.ravel(fraction == (entry & low))
-    tied = jnp.pad(tied, (0, -tied.size % GROUP)).reshape(GROUP, -1)
+    # Ties are rare among very many draws: they are looked for in groups, and one by one only where there are some.
+    width = -(-words.shape[1] // GROUP)
+    whole = GROUP * (words.shape[1] // GROUP)
+
+    def ties(words: UInt32[Array, "..."], entry: UInt32[Array, "..."]) -> Bool[Array, "..."]:
+        return (words & low) == (entry & low)
+
+    def any_tie(words: UInt32[Array, "steps n"], entry: UInt32[Array, "steps n"]) -> Bool[Array, "steps _"]:
+        return jnp.any(ties(words, entry).reshape(len(words), -1, min(GROUP, words.shape[1])), axis=2)
+
+    parts = [slice(0, whole), slice(whole, None)]
+    groups = jnp.concatenate([any_tie(words[:, part], entry[:, part]) for part in parts if words[:, part].size], axis=1)
 
     def settle(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        values, tied, groups = carry
-        group = jnp.argmax(groups)
-        members = jax.lax.dynamic_slice(tied, (0, group), (GROUP, 1))[:, 0]
-        member = jnp.argmax(members)
-        step, i = jnp.divmod(member * tied.shape[1] + group, words.shape[1])
+        values, groups, done = carry
+        step, group = jnp.divmod(jnp.argmax(groups), width)
+        places = group * GROUP + jnp.arange(GROUP)
+        # Those of the group that are not settled yet, in order.
+        mine = jnp.minimum(places, words.shape[1] - 1)
+        tied = ties(words[step, mine], entry[step, mine]) & (places < words.shape[1]) & (places >= done)
+        i = mine[jnp.argmax(tied)]
         column = values[step, i]
         # The bits belong to the step and the place, so drawing steps in other groups gives the same values.
         more = jax.random.key_data(jax.random.fold_in(keys[step], start + i))[:3]
         below, same = more < rest[column], more == rest[column]
         lower = below[0] | (same[0] & (below[1] | (same[1] & below[2])))
         alias = (packed[column] >> fraction_bits).astype(jnp.int32)
-        left = members.at[member].set(False)
+        left = jnp.sum(tied) > 1
         return (
             values.at[step, i].set(jnp.where(lower, column, alias)),
-            tied.at[:, group].set(left),
-            groups.at[group].set(jnp.any(left)),
+            groups.at[step, group].set(left),
+            jnp.where(left, i + 1, 0),
         )
 
-    carry = (values, tied, jnp.any(tied, axis=0))
-    return jax.lax.while_loop(lambda carry: jnp.any(carry[2]), settle, carry)[0]
+    carry = (values, groups, jnp.int32(0))
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), settle, carry)[0]

@@ -36,8 +36,10 @@ LARGEST_SCALE = 2.0**80
 """Leaves whose weight over clip is beyond it, or below its inverse, are not taken apart."""
 LIGHT_LOSS, FACTORED_LOSS = 0.01, 0.1
 """The share of the clip that float32 sums should not, and that all of factoring must not, take."""
-LARGEST_CHUNK = 256
+LARGEST_CHUNK = 288
 """Records in one matrix product, at most: its error in float32 grows with them."""
+CACHED_CHUNK = 64
+"""Records in one matrix product where most of a contribution is written out: what they hold stays in the cache."""
 FAINT = 2.0**-80
 """A leaf whose factor has a smaller squared norm counts as zero: its norm could not be told in float32."""
 
@@ -103,11 +105,14 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
     Privacy: public; ``expected``, the size of a subset by the declared number of records, is a public number or None.
     """
     usual = 128.0 if expected is None else expected
+    products = sum(rows * columns for rows, columns in pairs)
+    # Either passes over the sum of products are what takes time, or what a chunk's records hold beside them.
+    largest = LARGEST_CHUNK if products > CACHED_CHUNK * plain else CACHED_CHUNK
     pieces = 0
     while True:
         # Most subsets fill the same number of chunks, and fill them well.
-        pieces = 2 * pieces or math.ceil((usual + 2.5 * math.sqrt(usual)) / LARGEST_CHUNK)
-        chunk = max(32, math.ceil((usual + 2.5 * math.sqrt(usual)) / pieces / 32) * 32)
+        pieces = 2 * pieces or math.ceil((usual + 2 * math.sqrt(usual)) / largest)
+        chunk = max(32, math.ceil((usual + 2 * math.sqrt(usual)) / pieces / 32) * 32)
         loss = 2 * (chunk + 3) * chunk * UNIT_ROUNDOFF
         if expected is None:
             chunks = max(1, math.floor(LIGHT_LOSS / loss))

@@ -68,24 +68,31 @@ def fold_in(keys: Key, data: UInt32[Array, "..."] | Int32[Array, "..."]) -> Key:
     return flat.reshape(shape)
 
 
-def words(secret: bytes, data: int, count: int) -> npt.NDArray[np.uint32]:
-    """Give the words of ``jax.random.bits(jax.random.fold_in(key, data), (count,))`` by OpenSSL, outside of JAX.
+def words(secret: bytes, data: int, out: npt.NDArray[np.uint32]) -> None:
+    """Write the words of ``jax.random.bits(jax.random.fold_in(key, data), out.shape)`` by OpenSSL, outside of JAX.
 
     Privacy: secret, like the 32 bytes of the key.
     """
-    child = _openssl(secret, 8, (FOLD, data, 0)).tobytes()
-    return _openssl(child, count, (BITS, 0, 0))
+    child = np.empty(8, "<u4")
+    _openssl(secret, (FOLD, data, 0), child)
+    _openssl(child.tobytes(), (BITS, 0, 0), out)
 
 
-def _openssl(secret: bytes, count: int, nonce: tuple[int, int, int]) -> npt.NDArray[np.uint32]:
+def room(*shape: int) -> npt.NDArray[np.uint32]:
+    """Give memory that begins where JAX takes it as it is, without another copy.
+
+    Privacy: public, while it is empty.
+    """
+    size = 4 * math.prod(shape)
+    memory = np.zeros(size + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    return memory[first : first + size].view("<u4").reshape(shape)
+
+
+def _openssl(secret: bytes, nonce: tuple[int, int, int], out: npt.NDArray[np.uint32]) -> None:
     start = np.asarray([0, *nonce], "<u4").tobytes()  # the block counter comes first
     cipher = Cipher(algorithms.ChaCha20(secret, start), mode=None).encryptor()
-    # New memory that begins where JAX takes it as it is, without another copy.
-    room = np.empty(4 * count + 64, np.uint8)
-    first = -room.ctypes.data % 64
-    stream = room[first : first + 4 * count]
-    cipher.update_into(_zeros(4 * count), stream.data)
-    return stream.view("<u4")
+    cipher.update_into(_zeros(4 * out.size), out.view(np.uint8).data)
 
 
 @functools.lru_cache(maxsize=2)

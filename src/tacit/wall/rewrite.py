@@ -2,8 +2,9 @@
 
 Two gradients are dear when each record has its own. That of a convolution's weights convolves two arrays that are both
 the record's: over many records the compiler makes it a convolution in as many groups, its slowest kind, where a matrix
-product of patches does the same. That of an embedding is a whole table for each record, nearly all of it zero.
-``rewritten`` traces a contribution and evaluates these two otherwise; all else stays as it is.
+product of patches does the same. That of an embedding is a whole table for each record, nearly all of it zero. And any
+convolution is slow inside a loop, as every step of the wall is, unless its features come last (jax issue 12868).
+``rewritten`` traces a contribution and evaluates these otherwise; all else stays as it is.
 
 A contribution may be computed in any way that takes one record, the state and the keys: the wall clips what comes out.
 So nothing here bounds anything.
@@ -61,7 +62,7 @@ def rewritten(contribution: Contribution) -> Contribution:
 
 
 def _convolutions(jaxpr: Any, own: set[Any]) -> dict[Any, Callable[[Array, Array], Array]]:
-    """Find the convolutions both of whose sides come from the record, and say how else to compute each."""
+    """Find the convolutions of what comes from the record, and say how else to compute each."""
     found: dict[Any, Callable[[Array, Array], Array]] = {}
     for equation in jaxpr.eqns:
         inputs = [atom for atom in equation.invars if not isinstance(atom, Literal)]
@@ -69,16 +70,34 @@ def _convolutions(jaxpr: Any, own: set[Any]) -> dict[Any, Callable[[Array, Array
             continue
         own.update(equation.outvars)
         facts = equation.params
-        if equation.primitive.name == "conv_general_dilated" and own.issuperset(inputs):
-            shape, spec = equation.outvars[0].aval.shape, facts["dimension_numbers"].out_spec
-            groups = facts["feature_group_count"] * facts["batch_group_count"]
-            if groups == 1 and math.prod(shape[axis] for axis in spec[2:]) <= MOST_PLACES:
-                found[equation.outvars[0]] = functools.partial(_convolved, facts)
+        if equation.primitive.name != "conv_general_dilated":
+            continue
+        if facts["feature_group_count"] * facts["batch_group_count"] > 1:
+            continue
+        shape, spec = equation.outvars[0].aval.shape, facts["dimension_numbers"].out_spec
+        if not own.issuperset(inputs):
+            found[equation.outvars[0]] = functools.partial(_features_last, facts)
+        elif math.prod(shape[axis] for axis in spec[2:]) <= MOST_PLACES:
+            found[equation.outvars[0]] = functools.partial(_as_product, facts)
     return found
 
 
-def _convolved(facts: dict[str, Any], left: Array, right: Array) -> Array:
-    """Convolve by one matrix product: of patches, cut out along one axis after the other, and of the kernel."""
+def _features_last(facts: dict[str, Any], left: Array, right: Array) -> Array:
+    """Convolve with the features last, the one order in which the compiler is fast inside a loop too."""
+    specs = facts["dimension_numbers"]
+    order = (0, *range(2, left.ndim), 1)
+    kernel = (*range(2, left.ndim), 1, 0)
+    last = jax.lax.ConvDimensionNumbers(*(tuple(int(i) for i in np.argsort(one)) for one in (order, kernel, order)))
+    found = jax.lax.conv_general_dilated_p.bind(
+        left.transpose([specs.lhs_spec[i] for i in order]),
+        right.transpose([specs.rhs_spec[i] for i in kernel]),
+        **{**facts, "dimension_numbers": last},
+    )
+    return found.transpose(np.argsort([specs.out_spec[i] for i in order]))
+
+
+def _as_product(facts: dict[str, Any], left: Array, right: Array) -> Array:
+    """Convolve by one matrix product: of the kernel, and of patches, cut out along one axis after the other."""
     specs = facts["dimension_numbers"]
     left, right = left.transpose(specs.lhs_spec), right.transpose(specs.rhs_spec)
     wider = [(low, high, step - 1) for (low, high), step in zip(facts["padding"], facts["lhs_dilation"], strict=True)]
@@ -88,20 +107,19 @@ def _convolved(facts: dict[str, Any], left: Array, right: Array) -> Array:
         apart = facts["rhs_dilation"][axis]
         reach = (right.shape[2 + axis] - 1) * apart + 1
         starts = range(0, patches.shape[axis - axes] - reach + 1, facts["window_strides"][axis])
-        patches = jnp.stack(
-            [jax.lax.slice_in_dim(patches, start, start + reach, apart, axis - axes) for start in starts]
-        )
-    # The axes now: places of the output, the batch, and what is summed over, features and places of the kernel.
+        cut = [jax.lax.slice_in_dim(patches, start, start + reach, apart, axis - axes) for start in starts]
+        patches = jnp.stack(cut, 2)
+    # The axes now: the batch, features, places of the output, and places of the kernel.
+    patches = jnp.moveaxis(patches, 1, 1 + axes)
     ahead = patches.shape[: axes + 1]
     product = jax.lax.dot_general(
-        patches.reshape(math.prod(ahead), -1),
         right.reshape(len(right), -1),
+        patches.reshape(math.prod(ahead), -1),
         (((1,), (1,)), ((), ())),
         precision=facts["precision"],
         preferred_element_type=facts["preferred_element_type"],
     )
-    canonical = product.reshape(*ahead, -1).transpose(axes, axes + 1, *range(axes))
-    return canonical.transpose(np.argsort(specs.out_spec))
+    return jnp.swapaxes(product.reshape(-1, *ahead), 0, 1).transpose(np.argsort(specs.out_spec))
 
 
 class _Table(NamedTuple):
