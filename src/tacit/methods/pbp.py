@@ -116,7 +116,8 @@ def pbp(
         Standard deviation of the hidden weights' prior means around zero.
     pace
         Weight of a step's release in the average; by default ``0.04 / (1 + step / 1000)``. Under independent weights
-        all of them move at once, and by much more than 0.05 they would overshoot.
+        all of them move at once, and by much more than 0.05 they would overshoot. Where the number of steps is fixed, a
+        pace that falls to nothing by the last of them does better.
 
     Returns
     -------
@@ -231,7 +232,7 @@ def pbp(
             points,
             clip=1.5,
             weights=_weights(shapes, learnt),
-            steps=2000,
+            steps=4000,
             needs=head.needs if head else (),
         )
 
