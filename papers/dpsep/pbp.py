@@ -31,7 +31,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ import study  # noqa: E402
 study.HERE = HERE
 DELTA, EPSILONS = 1e-5, (10.0, 3.0, 1.0)
 PASSES = {"kin8nm": 160, "power": 80, "naval": 200, "flights": 6}
-PACES = {"protein": 0.003, "naval": 0.002, "year": 0.002, "flights": 0.001}
+PACES = {"protein": 0.002, "naval": 0.002, "year": 0.002, "flights": 0.001}
 """Without noise: passes (40 if not named here) and first paces (0.01 if not named here)."""
 CLIP, SHARE = 5.0, 0.75
 """Of clipped SEP: the clip, and its noise variance as a share of what SEP has learnt."""
@@ -74,6 +75,8 @@ ALTERNATIVE = ("kin8nm",)
 SCALE = ("year", "flights")
 """Sets that are there for their size: fewer methods."""
 UNITS = {"protein": 100, "year": 100}
+MOST_SPLITS = {"protein": 5, "flights": 1}
+"""There are no more."""
 FILES = {
     "kin8nm": "uci_kin8nm",
     "power": "uci_power",
@@ -441,17 +444,18 @@ def ep_row(name: str, seed: int, quick: bool) -> tuple[float, float]:
     return ep(split, units, float(free["noise"]), float(free["decay"]), sweeps, key)
 
 
-def private_rows(name: str, seed: int, epsilons: list[float], quick: bool) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Fit one split by the private methods."""
+def private_rows(name: str, seed: int, epsilons: list[float], quick: bool) -> dict[str, Callable[[], Any]]:
+    """Give the rows of one split's private fits, and how to find each."""
     split, units = load(name, seed, 500 if quick else None), UNITS.get(name, 50)
     steps = 10 if quick else STEPS
-    yield "private recipe without noise", without_noise(split, units, steps, jax.random.key(seed))
+    rows = {"private recipe without noise": partial(without_noise, split, units, steps, jax.random.key(seed))}
     for epsilon in epsilons:
-        yield f"DP-SEP, ε = {epsilon:g}", private(split, units, epsilon, seed, steps)
-    for epsilon in epsilons if name not in SCALE else ():
-        yield f"random features, ε = {epsilon:g}", random_features(split, epsilon, seed)
+        rows[f"DP-SEP, ε = {epsilon:g}"] = partial(private, split, units, epsilon, seed, steps)
+        if name not in SCALE:
+            rows[f"random features, ε = {epsilon:g}"] = partial(random_features, split, epsilon, seed)
         if name in ALTERNATIVE or quick:
-            yield f"vi, ε = {epsilon:g}", vi(split, units, epsilon, seed, min(steps, VI_STEPS))
+            rows[f"vi, ε = {epsilon:g}"] = partial(vi, split, units, epsilon, seed, min(steps, VI_STEPS))
+    return rows
 
 
 def order(row: str) -> tuple[int, float, int]:
@@ -573,29 +577,32 @@ def main() -> None:
         results.setdefault("records", {})[name] = len(load(name, 0).y)
         results.setdefault("tables", {}).setdefault(name, {}).setdefault(row, []).append(pair)
 
-    def missing(row: str, count: int) -> Iterator[tuple[int, str]]:
-        """Give splits and sets that are not in the results; a split of all sets first, then the next."""
-        for seed in range(count):
+    def missing(row: str, seed: int, name: str) -> bool:
+        return len(results.get("tables", {}).get(name, {}).get(row, ())) == seed
+
+    def todo(part: str, count: int) -> Iterator[tuple[int, str]]:
+        """Give splits and sets; a split of all sets first, then the next, so that whoever stops it has whole tables."""
+        for seed in range(count if part in parts else 0):
             for name in names:
-                done = len(results.get("tables", {}).get(name, {}).get(row, ()))
-                if done <= seed < {"protein": 5, "flights": 1}.get(name, count):
+                if seed < MOST_SPLITS.get(name, count):
                     yield seed, name
 
-    # Whoever stops it has whole tables.
-    for seed, name in missing("SEP", splits if "free" in parts else 0):
-        for row, pair in free_rows(name, seed, chosen.quick).items():
-            add(name, row, pair)
-        write()
-    for seed, name in missing("private recipe without noise", slow if "private" in parts else 0):
-        for row, pair in private_rows(name, seed, epsilons, chosen.quick):
-            add(name, row, pair)
-        write()
-    for seed, name in missing("EP", slow if "ep" in parts else 0):
-        if name in EP_SETS:
+    for seed, name in todo("free", splits):
+        if missing("SEP", seed, name):
+            for row, pair in free_rows(name, seed, chosen.quick).items():
+                add(name, row, pair)
+            write()
+    for seed, name in todo("private", slow):
+        for row, find in private_rows(name, seed, epsilons, chosen.quick).items():
+            if missing(row, seed, name):
+                add(name, row, find())
+                write()
+    for seed, name in todo("ep", slow):
+        if name in EP_SETS and missing("EP", seed, name):
             add(name, "EP", ep_row(name, seed, chosen.quick))
             write()
-    for seed, name in missing("VI", slow if "vi" in parts else 0):
-        if name not in SCALE:
+    for seed, name in todo("vi", slow):
+        if name not in SCALE and missing("VI", seed, name):
             split = load(name, seed, 500 if chosen.quick else None)
             add(name, "VI", vi(split, UNITS.get(name, 50), None, seed, 10 if chosen.quick else VI_STEPS))
             write()
