@@ -31,9 +31,9 @@ digit. lambda is refreshed after every step instead of every epoch.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -171,7 +171,7 @@ def pbp(
 
             nothing = [Moments(jnp.zeros(shape[0]), jnp.zeros(shape[0])) for shape in shapes]
             back, (f, inputs) = jax.grad(log_z, has_aux=True)(nothing)
-            layers = list(map(functools.partial(_derivatives, alpha), back, inputs, state.cavity.mean))
+            layers = list(map(partial(_derivatives, alpha), back, inputs, state.cavity.mean))
             slope = [jnp.sqrt(state.noise) * g for g, _ in layers]
             curvature = [state.noise * s for _, s in layers]
             if not learnt:
@@ -270,7 +270,10 @@ def _rectified(mean: Array, variance: Array) -> tuple[Moments, Array, Array, Arr
     density = jnp.exp(-jnp.square(alpha) / 2) / math.sqrt(2 * math.pi)
     # The mass beyond |alpha| as a polynomial times the density: half the time of erfc, and no worse in the tail.
     near = 1 / (1 + 0.4 * jnp.abs(alpha))
-    beyond = density * near * functools.reduce(lambda sum, term: sum * near + term, BEYOND)
+    ratio = jnp.zeros_like(near)
+    for term in BEYOND:
+        ratio = (ratio + term) * near
+    beyond = density * ratio
     on = jnp.where(alpha < 0, beyond, 1 - beyond)
     # E[max(a, 0)^2] - E[max(a, 0)]^2, without a difference of large numbers.
     spread = on + alpha**2 * on * (1 - on) + alpha * density * (1 - 2 * on) - density**2
