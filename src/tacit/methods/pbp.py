@@ -39,7 +39,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import erfc
 from jax.scipy.stats import norm
 
 from tacit.methods.gaussians import TINY, Moments, Natural, drawn, floored, moments, plus
@@ -51,6 +50,14 @@ SHAPE, RATE = 6.0, 6.0
 """Of the Gamma priors of both precisions."""
 FAR = 30.0
 """A unit whose input is so many standard deviations from zero is on or off for certain."""
+BEYOND = (
+    *(0.083513604, -0.45701968, 0.98772862, -0.97246474, 0.32476747),
+    *(-0.078776072, 0.23222251, 0.33316677, 0.40018041, 0.39999528),
+)
+"""Mass of a standard normal beyond t over its density at t, a polynomial in u = 1 / (1 + 0.4 t), from u^10 on down.
+
+Through 10 Chebyshev points of t in (0, FAR); 6e-8 of the value off at most.
+"""
 LEAST = 0.01
 """The least curvature of all records together, as a share of what is usual: with less steps would be too long."""
 FLOOR = 5.0
@@ -109,7 +116,8 @@ def pbp(
         Standard deviation of the hidden weights' prior means around zero.
     pace
         Weight of a step's release in the average; by default ``0.04 / (1 + step / 1000)``. Under independent weights
-        all of them move at once, and by much more than 0.05 they would overshoot.
+        all of them move at once, and by much more than 0.05 they would overshoot. Where the number of steps is fixed, a
+        pace that falls to nothing by the last of them does better.
 
     Returns
     -------
@@ -224,7 +232,7 @@ def pbp(
             points,
             clip=1.5,
             weights=_weights(shapes, learnt),
-            steps=2000,
+            steps=4000,
             needs=head.needs if head else (),
         )
 
@@ -259,10 +267,14 @@ def _rectified_slopes(values: tuple[Array, Array], by: tuple[Array, Array]) -> t
 def _rectified(mean: Array, variance: Array) -> tuple[Moments, Array, Array, Array]:
     std = jnp.sqrt(jnp.maximum(variance, TINY))
     alpha = jnp.clip(mean / std, -FAR, FAR)
-    # The barrier: without it the compiler computes both again for whatever they are used in.
-    on, density = jax.lax.optimization_barrier(
-        (erfc(-alpha / math.sqrt(2)) / 2, jnp.exp(-jnp.square(alpha) / 2) / math.sqrt(2 * math.pi))
-    )
+    density = jnp.exp(-jnp.square(alpha) / 2) / math.sqrt(2 * math.pi)
+    # The mass beyond |alpha| as a polynomial times the density: half the time of erfc, and no worse in the tail.
+    near = 1 / (1 + 0.4 * jnp.abs(alpha))
+    ratio = jnp.zeros_like(near)
+    for term in BEYOND:
+        ratio = (ratio + term) * near
+    beyond = density * ratio
+    on = jnp.where(alpha < 0, beyond, 1 - beyond)
     # E[max(a, 0)^2] - E[max(a, 0)]^2, without a difference of large numbers.
     spread = on + alpha**2 * on * (1 - on) + alpha * density * (1 - 2 * on) - density**2
     z = Moments(mean * on + std * density, jnp.square(std) * jnp.maximum(spread, 0))
@@ -295,9 +307,10 @@ def _through(weights: Moments, x: Array, nudges: list[Moments]) -> tuple[Moments
     z, inputs = Moments(jnp.append(x, 1.0), None), []
     for m, v, nudge in zip(*weights, nudges, strict=True):
         width = m.shape[1]
-        a, spread = m @ z.mean / math.sqrt(width) + nudge.mean, v @ _square(z) / width + nudge.variance
+        # The record's vector first: over many records the other order makes matrices that lie across.
+        a, spread = z.mean @ m.T / math.sqrt(width) + nudge.mean, _square(z) @ v.T / width + nudge.variance
         if z.variance is not None:
-            spread += jnp.square(m) @ z.variance / width
+            spread += z.variance @ jnp.square(m).T / width
         inputs.append(z)
         on = rectified(a, spread)
         z = Moments(jnp.append(on.mean, 1.0), jnp.append(on.variance, 0.0))
