@@ -14,7 +14,7 @@ demo: .venv/ready      ## fit simulated hospital records at epsilon 1; writes de
 	$(BIN)/tacit demo --out demo
 
 test: .venv/ready      ## the tests that every commit must pass
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=30
 
 slow: .venv/ready      ## the long statistical studies
 	$(BIN)/python -m pytest -m slow
