@@ -25,7 +25,11 @@ def mean_of(size: int, *, aware: bool = True, shift: float = 0.0) -> tacit.Metho
         total, variance, step = state
         share = 1 / (step + 1)
         noise = (release.noise_std / release.rate) ** 2
-        return total + share * (release.full - total), variance + share**2 * (noise - variance * (2 / share - 1)), step + 1
+        return (
+            total + share * (release.full - total),
+            variance + share**2 * (noise - variance * (2 / share - 1)),
+            step + 1,
+        )
 
     def draw(state, key):
         total, variance, _ = state

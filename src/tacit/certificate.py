@@ -652,7 +652,12 @@ class Certificate:
             ("Numerical slack, part of δ", f"{self.slack!r}"),
         ]
         if recipe.repeats is not None:
-            rows.append(("Runs of all these steps, of which the best is shown", f"a secret number, Poisson with mean {recipe.repeats!r} but not 0"))
+            rows.append(
+                (
+                    "Runs of all these steps, of which the best is shown",
+                    f"a secret number, Poisson with mean {recipe.repeats!r} but not 0",
+                )
+            )
         weights = recipe.to_dict().get("weights")
         if weights is not None:
             rows.append(("Block weights", json.dumps(weights, ensure_ascii=False)))

@@ -178,7 +178,9 @@ class Mechanism:
         if self.rate < 1:
             step = dp_accounting.PoissonSampledDpEvent(self.rate, step)
         run = dp_accounting.SelfComposedDpEvent(step, self.steps)
-        return run if self.repeats is None else dp_accounting.RepeatAndSelectDpEvent(run, self.repeats, math.inf)
+        if self.repeats is None:
+            return run
+        return dp_accounting.dp_event.RepeatAndSelectDpEvent(run, self.repeats, math.inf)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain values for JSON.

@@ -173,7 +173,9 @@ class Reading:
         trace = unobserved.trace(rows, key=key)
         paths, structure = jax.tree_util.tree_flatten_with_path(rows)
         leaves = [
-            jnp.asarray(trace[self.shown[path]]["value"], leaf.dtype).reshape(leaf.shape) if path in self.shown else leaf
+            jnp.asarray(trace[self.shown[path]]["value"], leaf.dtype).reshape(leaf.shape)
+            if path in self.shown
+            else leaf
             for path, leaf in paths
         ]
         return jax.tree.unflatten(structure, leaves), {name: trace[name]["value"] for name in self.latents}

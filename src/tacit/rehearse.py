@@ -94,7 +94,9 @@ class Rehearsed(NamedTuple):
         """What the rehearsal says of the intervals, in a sentence."""
         if math.isnan(self.coverage.value):
             return "The rehearsal cannot say how often intervals cover: no value is known that they should hold."
-        found, public = (f"{100 * one.value:.0f} ± {100 * one.error:.0f}%" for one in (self.coverage, self.public_coverage))
+        found, public = (
+            f"{100 * one.value:.0f} ± {100 * one.error:.0f}%" for one in (self.coverage, self.public_coverage)
+        )
         judged = "They are too narrow: read them as such, or ask for a larger budget." if self.narrow else ""
         return (
             f"At epsilon {self.budget.epsilon:g} the 90% intervals covered {found} of the values from which records were "
@@ -212,15 +214,21 @@ def rehearse(
     """
     size = size or (schema.size if schema else None)
     if size is None:
-        raise ValueError("The number of records is not known. Write size=5000, or declare it in the schema: about right will do.")
+        raise ValueError(
+            "The number of records is not known. Write size=5000, or declare it in the schema: about right will do."
+        )
     if replicates < 2:
         raise ValueError(f"replicates is {replicates}; a standard error needs two at least. Write replicates=20.")
     stage = _Stage(method, schema, size, simulate, log_likelihood)
-    grid = {name: _listed(given) for name, given in (("rate", rate), ("steps", steps), ("clip", clip)) if given is not None}
+    grid = {
+        name: _listed(given) for name, given in (("rate", rate), ("steps", steps), ("clip", clip)) if given is not None
+    }
     settings = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     budgets = [budget, *(replace(budget, epsilon=epsilon) for epsilon in epsilons if epsilon != budget.epsilon)]
     plan = list(itertools.product(sorted(budgets, key=lambda one: one.epsilon), settings))
-    seeds = np.asarray(jax.random.key_data(jax.random.split(key, replicates)))  # plain numbers travel to other processes
+    seeds = np.asarray(
+        jax.random.key_data(jax.random.split(key, replicates))
+    )  # plain numbers travel to other processes
     stage.built  # refuses what cannot be rehearsed before any process is started
     public, *private = joblib.Parallel()(
         [joblib.delayed(_public)(stage, seeds), *(joblib.delayed(_private)(stage, *one, seeds) for one in plan)]
@@ -251,7 +259,9 @@ class _Stage:
     @cached_property
     def built(self) -> Method:
         if self.schema is None and self.simulate is None:
-            raise ValueError("There is neither a schema nor simulate=, so nothing says what a record is. Give one of them.")
+            raise ValueError(
+                "There is neither a schema nor simulate=, so nothing says what a record is. Give one of them."
+            )
         built = built_for(self.method, self._placeholder)
         if self.simulate is None and built.simulate is None:
             raise ValueError(
@@ -280,13 +290,21 @@ class _Stage:
                 blank = {name: np.stack([self.schema.columns[name].placeholder()] * count) for name in lacking}
                 records, truth = self._draw(draw_key, {**records, **blank})
         if any(len(leaf) != count for leaf in jax.tree.leaves(records)):
-            raise ValueError(f"simulate was asked for {count} records and gave another number, or some with missing values.")
-        parts = (jax.tree.map(lambda leaf, part=part: leaf[part], records) for part in (slice(self.size), slice(self.size, None)))
+            raise ValueError(
+                f"simulate was asked for {count} records and gave another number, or some with missing values."
+            )
+        parts = (
+            jax.tree.map(lambda leaf, part=part: leaf[part], records)
+            for part in (slice(self.size), slice(self.size, None))
+        )
         return *parts, dict(truth)
 
     def judge(self, draws: dict[str, Array], points: dict[str, PyTree], held_out: PyTree) -> tuple[Any, Any, Any]:
         """Give the ends of the intervals, by name, and the mean log-likelihood of records held out."""
-        ends = {name: np.quantile(np.asarray(value), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) for name, value in draws.items()}
+        ends = {
+            name: np.quantile(np.asarray(value), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+            for name, value in draws.items()
+        }
         low, high = ({name: both[i] for name, both in ends.items()} for i in (0, 1))
         few = jax.tree.map(lambda leaf: leaf[:PREDICTING_DRAWS], draws)
         return low, high, math.nan if self._predicting is None else float(self._predicting(few, points, held_out))
@@ -337,7 +355,9 @@ class _Stage:
                 kept[:] = [name for name in lacking if drawn[name] is records[name]]
 
             assert self.schema is not None
-            jax.eval_shape(watch, {name: jnp.stack([column.placeholder()] * 2) for name, column in self.schema.columns.items()})
+            jax.eval_shape(
+                watch, {name: jnp.stack([column.placeholder()] * 2) for name, column in self.schema.columns.items()}
+            )
         if kept:
             raise ValueError(f"simulate left out {kept}, which the method does not draw. Make up these columns too.")
 
@@ -376,7 +396,12 @@ def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.
         if door is None:
             built, mechanism = planned(stage.built, data, budget, **settings)
             start, draw = jax.jit(lambda key, built=built: jax.tree.map(jnp.asarray, built.init(key))), drawing(built)
-            facts: dict[str, Any] = {"run": "rehearsal", "kind": "fit", "title": title_of(stage.built), "simulation": True}
+            facts: dict[str, Any] = {
+                "run": "rehearsal",
+                "kind": "fit",
+                "title": title_of(stage.built),
+                "simulation": True,
+            }
             door = Door(built, data, mechanism, secret=secret, key=key, ledgers=[Ledger()], **facts)
         else:
             door = door.rehearse(data, secret, key)
@@ -389,7 +414,9 @@ def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.
 def _found(results: list[tuple[Any, Any, float, dict[str, Array]]]) -> _Found:
     def flat(values: Mapping[str, Any], like: Mapping[str, Any]) -> np.ndarray:
         unknown = {name: np.full(np.shape(value), np.nan) for name, value in like.items()}
-        return np.concatenate([np.ravel(np.broadcast_to(values.get(name, unknown[name]), np.shape(like[name]))) for name in like])
+        return np.concatenate(
+            [np.ravel(np.broadcast_to(values.get(name, unknown[name]), np.shape(like[name]))) for name in like]
+        )
 
     low, high, log_likelihood, truth = zip(*results, strict=True)
     return _Found(

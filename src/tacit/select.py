@@ -11,7 +11,16 @@ import jax
 import jax.numpy as jnp
 
 from tacit.certificate import Certificate
-from tacit.fit import NO_LASTING_LEDGER, STEPS, built_for, check_types, default_rate, posterior_of, suited_clip, title_of
+from tacit.fit import (
+    NO_LASTING_LEDGER,
+    STEPS,
+    built_for,
+    check_types,
+    default_rate,
+    posterior_of,
+    suited_clip,
+    title_of,
+)
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.scored import ScoredState, scored
 from tacit.posterior import Posterior
@@ -91,14 +100,19 @@ def select(
     """
     check_types(data, budget, key)
     if not candidates:
-        raise ValueError("There are no candidates. Give some by name: {'small clip': {'method': tacit.vi(model), 'clip': 1.0}}.")
+        raise ValueError(
+            "There are no candidates. Give some by name: {'small clip': {'method': tacit.vi(model), 'clip': 1.0}}."
+        )
     asking = max(1, round(ASKING * steps))
     if steps < 2:
-        raise ValueError(f"steps is {steps}; a run takes one to fit and one for its score at least. Write steps={STEPS}.")
+        raise ValueError(
+            f"steps is {steps}; a run takes one to fit and one for its score at least. Write steps={STEPS}."
+        )
     if not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"bound is {bound}; it is the largest size of a log predictive density. Write bound=2.0.")
     methods = [
-        _candidate(name, given, data, log_likelihood, steps - asking, asking, bound) for name, given in candidates.items()
+        _candidate(name, given, data, log_likelihood, steps - asking, asking, bound)
+        for name, given in candidates.items()
     ]
     repeats = TIMES * len(methods) if repeats is None else repeats
     rate = default_rate(data.size) if rate is None else rate

@@ -114,7 +114,9 @@ def scored(
 
 def _scale(tree: PyTree, factors: Callable[[PyTree], list[float]]) -> PyTree:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_rows)
-    return jax.tree.unflatten(structure, [_times(leaf, factor) for leaf, factor in zip(leaves, factors(tree), strict=True)])
+    return jax.tree.unflatten(
+        structure, [_times(leaf, factor) for leaf, factor in zip(leaves, factors(tree), strict=True)]
+    )
 
 
 def _times(leaf: Any, factor: float) -> Any:

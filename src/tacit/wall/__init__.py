@@ -131,7 +131,9 @@ class Door:
         Privacy: refuses a door whose secret is secret; a simulation protects nobody, and certifies that.
         """
         if not self._look.simulation or _facts(data) != self._facts:
-            raise ValueError("Only a simulation goes on with other records, of the same number, shape and declared size.")
+            raise ValueError(
+                "Only a simulation goes on with other records, of the same number, shape and declared size."
+            )
         _refuse_unfit(self._step.method, data)
         other = copy.copy(self)
         other._key, other._records = key, data._records

@@ -1,9 +1,9 @@
 """Repeat and select behind the wall: a secret number of runs, of which only the best is shown (docs/proofs/select.md).
 
-    charge the whole selection                              one line, on the disk before the first look
-    K = Poisson(repeats), drawn again while it is 0         secret
-    K times: a candidate at random, its whole run with noise of its own, its score
-    the run with the best score                             all that leaves
+charge the whole selection                              one line, on the disk before the first look
+K = Poisson(repeats), drawn again while it is 0         secret
+K times: a candidate at random, its whole run with noise of its own, its score
+the run with the best score                             all that leaves
 """
 
 from __future__ import annotations
@@ -54,9 +54,13 @@ def best_of(
     first = doors[0]
     look, ledgers = replace(first._look, tag=secrets.token_hex(32)), first._ledgers
     if any(door._look != first._look or door._ledgers != ledgers for door in doors) or look.kind != "select":
-        raise ValueError("The candidates of a selection must have one recipe, ledger and run. This is a mistake of tacit.")
+        raise ValueError(
+            "The candidates of a selection must have one recipe, ledger and run. This is a mistake of tacit."
+        )
     if look.simulation != (seed is not None):
-        raise ValueError("A selection with a fixed seed is a simulation, and one without is none. This is a mistake of tacit.")
+        raise ValueError(
+            "A selection with a fixed seed is a simulation, and one without is none. This is a mistake of tacit."
+        )
     for ledger in ledgers:
         ledger.charge(look)
     assert look.mechanism.repeats is not None
