@@ -274,7 +274,7 @@ def test_the_better_candidate_wins_and_the_broken_one_does_not() -> None:
     budget = tacit.Budget(3.0, 1e-6)
     for seed in range(4):
         selected = tacit.select(candidates, sealed(), budget, **SETTINGS, repeats=12, simulate=seed)
-        # A run's score has a standard deviation of 40 or so; the others are 400 behind. It fails if "right" is never run, which is
+        # A score has a standard deviation of 40 or so, and the others are 400 behind. Whether "right" is run at all is
         # fixed by the seed.
         assert selected.name == "right"
         assert selected.posterior.certificate.simulation

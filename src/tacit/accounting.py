@@ -21,8 +21,8 @@ privacy loss distribution on a grid, which dominates the true one whatever the g
 and reads δ and ε off it. The grid is fine enough that the bound is within about 0.1% of the truth. At rate 1
 the exact Gaussian formula is used. What floating-point arithmetic may lose is added: see `rounding_slack`.
 
-Repeat and select (`repeats`): the whole recipe is run a secret number of times, and only the best outcome is shown. With
-m = `repeats` and K a Poisson number of mean m that is not 0, the Rényi curve becomes (docs/proofs/select.md)::
+Repeat and select (`repeats`): the whole recipe is run a secret number of times, and only the best outcome is shown.
+With m = `repeats`, and their number Poisson of mean m but not 0, the Rényi curve becomes (docs/proofs/select.md)::
 
     ε'(α) = ε(α) + m δ(log(α / (α - 1))) + log(m / (1 - e^-m)) / (α - 1)
 
@@ -317,8 +317,8 @@ def spent(runs: Sequence[Run], delta: float, adjacency: str = "add-remove") -> f
     delta = check_delta("spent", delta)
     recipes: list[Run] = []
     for rate, noise, steps, *repeats in runs:
-        repeated = tuple(check_repeats("spent", one) for one in repeats)
-        recipes.append((*_recipe("spent", rate, noise, steps, adjacency), *repeated))
+        one = _recipe("spent", rate, noise, steps, adjacency)
+        recipes.append((*one, check_repeats("spent", repeats[0])) if repeats else one)
     recipes = [recipe for recipe in recipes if recipe[2] > 0]
     if not recipes:
         _recipe("spent", 1.0, 1.0, 0, adjacency)
@@ -402,8 +402,8 @@ def check_repeats(where: str, repeats: Any, fixed_size: bool = False) -> float:
     value = as_float(where, "repeats", repeats)
     if not (math.isfinite(value) and value > 0) or fixed_size:
         raise ValueError(
-            f"{where}(repeats={value}): repeats must be a finite number above 0, the mean of a Poisson number of runs on "
-            "Poisson subsets; write e.g. repeats=10, or leave it out for one run."
+            f"{where}(repeats={value}): repeats must be a finite number above 0, the mean of a Poisson number of runs "
+            "on Poisson subsets; write e.g. repeats=10, or leave it out for one run."
         )
     return value
 
@@ -594,8 +594,9 @@ def _repeated_noise(epsilon: float, delta: float, rate: float, steps: int, repea
         low, high = high, _round_up(2 * high)
         if high > _MOST_NOISE:
             raise ValueError(
-                f"noise_multiplier(epsilon={epsilon}, delta={delta}, repeats={repeats}): no noise below {_MOST_NOISE:g} "
-                "can be certified for so small a budget; write a larger epsilon or delta, or fewer repeats."
+                f"noise_multiplier(epsilon={epsilon}, delta={delta}, repeats={repeats}): no noise below "
+                f"{_MOST_NOISE:g} can be certified for so small a budget; write a larger epsilon or delta, or fewer "
+                "repeats."
             )
     while high > low * (1 + 1e-3):
         middle = _round_up(math.sqrt(low * high))

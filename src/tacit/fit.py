@@ -93,8 +93,8 @@ def fit(
     simulate
         Fixes the secret randomness. The certificate then says that nobody is protected: for tests and rehearsals.
     warning
-        A sentence that the posterior shows with its numbers: ``**rehearsal.best`` gives one where intervals were found to
-        be too narrow.
+        A sentence that the posterior shows with its numbers: ``**rehearsal.best`` gives one where intervals were found
+        to be too narrow.
     progress
         Whether to show a bar with steps, time and epsilon spent. The time follows the number of records: do not
         publish it.

@@ -122,8 +122,8 @@ class Look:
 
         if (self.kind == "select") != (self.mechanism.repeats is not None):
             raise ValueError(
-                f"A look has kind = {self.kind!r} and repeats = {self.mechanism.repeats!r}. Only a selection repeats its "
-                "recipe, and its cost is of all repeats together; give both or neither."
+                f"A look has kind = {self.kind!r} and repeats = {self.mechanism.repeats!r}. Only a selection repeats "
+                "its recipe, and its cost is of all repeats together; give both or neither."
             )
         if self.kind == "select" and self.steps != self.mechanism.steps:
             raise ValueError(

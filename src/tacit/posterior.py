@@ -38,7 +38,7 @@ class Posterior:
     points
         What was estimated without a posterior: name to array, or to a pytree of arrays for a network.
     warning
-        What a reader of the numbers must know, such as that a rehearsal found the intervals too narrow; None if nothing.
+        What a reader of the numbers must know, such as that a rehearsal found the intervals too narrow; or None.
     """
 
     def __init__(

@@ -99,8 +99,8 @@ class Rehearsed(NamedTuple):
         )
         judged = "They are too narrow: read them as such, or ask for a larger budget." if self.narrow else ""
         return (
-            f"At epsilon {self.budget.epsilon:g} the 90% intervals covered {found} of the values from which records were "
-            f"made up, and {public} without privacy. {judged}".strip()
+            f"At epsilon {self.budget.epsilon:g} the 90% intervals covered {found} of the values from which records "
+            f"were made up, and {public} without privacy. {judged}".strip()
         )
 
 
@@ -226,10 +226,9 @@ def rehearse(
     settings = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     budgets = [budget, *(replace(budget, epsilon=epsilon) for epsilon in epsilons if epsilon != budget.epsilon)]
     plan = list(itertools.product(sorted(budgets, key=lambda one: one.epsilon), settings))
-    seeds = np.asarray(
-        jax.random.key_data(jax.random.split(key, replicates))
-    )  # plain numbers travel to other processes
-    stage.built  # refuses what cannot be rehearsed before any process is started
+    # Plain numbers, which travel to other processes.
+    seeds = np.asarray(jax.random.key_data(jax.random.split(key, replicates)))
+    stage.check()  # before any process is started
     public, *private = joblib.Parallel()(
         [joblib.delayed(_public)(stage, seeds), *(joblib.delayed(_private)(stage, *one, seeds) for one in plan)]
     )
@@ -258,17 +257,21 @@ class _Stage:
 
     @cached_property
     def built(self) -> Method:
+        return built_for(self.method, self._placeholder)
+
+    def __reduce__(self) -> Any:
+        # To another process goes what was given, not what was compiled from it.
+        return _Stage, (self.method, self.schema, self.size, self.simulate, self.log_likelihood)
+
+    def check(self) -> None:
+        """Refuse what cannot be rehearsed."""
         if self.schema is None and self.simulate is None:
+            raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Give one.")
+        if self.simulate is None and self.built.simulate is None:
             raise ValueError(
-                "There is neither a schema nor simulate=, so nothing says what a record is. Give one of them."
+                f"The method ({title_of(self.built)}) cannot make up records. Give simulate=, a function of a key and "
+                "a size that makes them up from public knowledge."
             )
-        built = built_for(self.method, self._placeholder)
-        if self.simulate is None and built.simulate is None:
-            raise ValueError(
-                f"The method ({title_of(built)}) cannot make up records. Give simulate=, a function of a key and a size "
-                "that makes them up from public knowledge."
-            )
-        return built
 
     def records(self, key: Key) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Make up the records of a fit and those held out, and give the values from which they were made."""

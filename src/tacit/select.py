@@ -72,9 +72,9 @@ def select(
     """Fit the best of several candidates within one budget.
 
     A secret number of runs is made, each of a candidate at random, and only the best is shown: the one under which the
-    records are most likely, asked for in its last steps. The budget is that of everything together, and charged before the
-    first run; a selection that is killed has been paid for and cannot be resumed. It costs more than a fit: choose by
-    ``rehearse``, which is free, where made-up records can tell candidates apart.
+    records are most likely, asked for in its last steps. The budget is that of everything together, and charged before
+    the first run; a selection that is killed has been paid for and cannot be resumed. It costs more than a fit: choose
+    by ``rehearse``, which is free, where made-up records can tell candidates apart.
 
     Privacy: reads records, through the wall. What comes back is (epsilon, delta)-differentially private. The number of
     runs is secret: do not publish how long it took.
@@ -93,8 +93,8 @@ def select(
     bound
         Largest size of a record's log predictive density in the score; a larger bound brings more noise.
     log_likelihood
-        ``log_likelihood(draw, record)``, for methods that do not know their own. Candidates are compared by it, so it must
-        be of the same columns for all of them.
+        ``log_likelihood(draw, record)``, for methods that do not know their own. Candidates are compared by it, so it
+        must be of the same columns for all of them.
     adjacency, key, simulate
         As in ``fit``. The public randomness is the same in every run.
     """
@@ -162,15 +162,15 @@ def _candidate(
     unknown = sorted(set(settings) - {"method", "clip", "weights"})
     if unknown or "method" not in settings:
         raise ValueError(
-            f"The candidate {name!r} has {sorted(settings)}. It needs a method, and may have a clip and weights; all else is "
-            "the same for all candidates, so that every run has the same recipe and cost."
+            f"The candidate {name!r} has {sorted(settings)}. It needs a method, and may have a clip and weights; all "
+            "else is the same for all candidates, so that every run has the same recipe and cost."
         )
     built = built_for(settings["method"], data.placeholder)
     term = log_likelihood or built.log_likelihood
     if term is None:
         raise ValueError(
-            f"The candidate {name!r} ({title_of(built)}) does not know the log-likelihood of a record, by which candidates "
-            "are compared. Give log_likelihood=, a function of a draw and a record."
+            f"The candidate {name!r} ({title_of(built)}) does not know the log-likelihood of a record, by which "
+            "candidates are compared. Give log_likelihood=, a function of a draw and a record."
         )
     clip = settings.get("clip")
     return scored(

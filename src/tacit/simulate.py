@@ -53,7 +53,7 @@ def evenly(schema: Schema, key: Key, size: int) -> dict[str, Array]:
             return jax.random.randint(key, shape, 0, len(facts.levels))
         if facts.kind == "integer":
             return jax.random.randint(key, shape, int(facts.low or 0), int(facts.high or 0) + 1)
-        return jax.random.uniform(key, shape, minval=facts.low, maxval=facts.high)
+        return jax.random.uniform(key, shape, minval=facts.low or 0.0, maxval=facts.high or 0.0)
 
     keys = jax.random.split(key, len(schema.columns))
     return {name: column(facts, one) for (name, facts), one in zip(schema.columns.items(), keys, strict=True)}

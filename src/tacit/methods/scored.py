@@ -5,8 +5,8 @@
         u_i = (log mean_s p(record_i | draw_s)) / bound         in the last S, within [-1, 1]
         the method's update, or: score += released sum / S
 
-Every step is one Gaussian release of contributions of norm at most 1, so candidates with different clips have one and the
-same recipe and cost.
+Every step is one Gaussian release of contributions of norm at most 1, so candidates with different clips have one and
+the same recipe and cost.
 """
 
 from __future__ import annotations

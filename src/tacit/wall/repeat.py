@@ -97,7 +97,7 @@ def thresholds(repeats: float) -> list[int]:
         context.prec = 80
         mean, unit = Decimal(repeats), Decimal(2) ** BITS
         chance = (-mean).exp()
-        total, steps = chance, []
+        total, steps = chance, list[int]()
         while (step := int(total * unit)) < 2**BITS and (len(steps) < mean or int(chance * unit)):
             steps.append(step)
             chance *= mean / len(steps)
