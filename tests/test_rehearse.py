@@ -11,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from joblib.externals import cloudpickle
 
 import tacit
 from tacit.wall import Door
@@ -183,7 +184,7 @@ def test_regressions_on_statistics_can_be_rehearsed() -> None:
 def test_a_stage_travels_to_another_process() -> None:
     stage = MODULE._Stage(tacit.vi(model), FORM, 150, None, None)
     here = stage.records(KEY)
-    there = pickle.loads(joblib.externals.cloudpickle.dumps(stage)).records(KEY)
+    there = pickle.loads(cloudpickle.dumps(stage)).records(KEY)
     assert jax.tree.all(jax.tree.map(np.array_equal, here, there))
 
 

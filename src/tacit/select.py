@@ -173,6 +173,8 @@ def _candidate(
             "candidates are compared. Give log_likelihood=, a function of a draw and a record."
         )
     clip = settings.get("clip")
+    if isinstance(clip, str):
+        raise ValueError(f"The candidate {name!r} has clip={clip!r}. A selection takes clips that are numbers.")
     return scored(
         built,
         term,
