@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ import numpyro
 import numpyro.distributions as dist
 
 import tacit
+
+# Fits that differ in records and seeds only are one program, compiled once.
+_CACHE = tempfile.TemporaryDirectory(prefix="tacit-papers-")
+jax.config.update("jax_compilation_cache_dir", _CACHE.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 SIZE, PUBLIC, RADIUS = 5000, 500, 3.0
 BUDGET = tacit.Budget(epsilon=1.0, delta=1e-5)
