@@ -167,22 +167,17 @@ def test_records_without_a_schema_and_methods_that_know_nothing() -> None:
     assert "cannot say" in row.verdict
 
 
-def test_regressions_on_statistics_can_be_rehearsed() -> None:
-    schema = tacit.Schema({"x": {"low": -0.5, "high": 0.5, "shape": (3,)}, "y": {"levels": [0, 1]}}, size=300)
-    row = tacit.rehearse(tacit.logistic(), schema, BUDGET, replicates=2, key=KEY).chosen
-    assert all(np.isfinite([number for pair in row[2:] for number in pair]))
-    for likelihood, more in (
-        ("binomial", {"trials": {"low": 1, "high": 4, "kind": "integer"}}),
-        ("negative-binomial", {}),
-    ):
-        facts = {"x": {"low": -0.5, "high": 0.5, "shape": (3,)}, "y": {"low": 0, "high": 4, "kind": "integer"}, **more}
-        method = tacit.logistic(likelihood, most=4.0)(tacit.Schema(facts).placeholder())
-        records = jax.tree.map(lambda leaf: np.stack([leaf] * 50), tacit.Schema(facts).placeholder())
-        made, draw = method.simulate(KEY, records)
-        terms = jax.vmap(lambda record, draw=draw, method=method: method.log_likelihood(draw, record))(made)
-        assert made["y"].dtype == np.int32
-        assert np.isfinite(terms).all()
-        assert (terms <= 0).all()
+@pytest.mark.parametrize("likelihood", ["bernoulli", "binomial", "negative-binomial"])
+def test_regressions_on_statistics_make_up_records_too(likelihood: str) -> None:
+    facts = {"x": {"low": -0.5, "high": 0.5, "shape": (3,)}, "y": {"low": 0, "high": 4, "kind": "integer"}}
+    facts |= {"trials": {"low": 1, "high": 4, "kind": "integer"}} if likelihood == "binomial" else {}
+    placeholder = tacit.Schema(facts).placeholder()
+    method = tacit.logistic(likelihood, most=4.0)(placeholder)
+    made, draw = method.simulate(KEY, jax.tree.map(lambda leaf: np.stack([leaf] * 50), placeholder))
+    terms = jax.vmap(lambda record: method.log_likelihood(draw, record))(made)
+    assert made["y"].dtype == np.int32
+    assert np.isfinite(terms).all()
+    assert (terms <= 0).all()
 
 
 def test_a_stage_travels_to_another_process() -> None:
