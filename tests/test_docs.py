@@ -18,7 +18,12 @@ ROOT = Path(__file__).parents[1]
 NO_CERTIFICATE = "ignore:tacit.compat.d3p gives no certificate"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
-LONG = {"clip.py", "election88.py", "radon.py"}  # half a minute each; their like is tested with the others
+LONG = {
+    "clip.py",
+    "election88.py",
+    "radon.py",
+    "rehearse.py",
+}  # half a minute each; their like is tested with the others
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -46,7 +51,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize(
     "page",
     [
-        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/networks.md", "docs/sep.md"),
+        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/networks.md", "docs/sep.md", "docs/rehearse.md"),
         pytest.param("docs/from-d3p.md", marks=pytest.mark.slow),
     ],
 )

@@ -52,7 +52,15 @@ def test_json_loses_nothing(weights, adjacency):
 
 def test_recipe_is_frozen_and_holds_python_numbers():
     mechanism = Mechanism(np.float64(0.5), np.float32(1.5), np.float64(1.0), np.int64(3), weights=np.array([1.0, 2.0]))
-    assert [type(value) for value in dataclasses.astuple(mechanism)] == [float, float, float, int, str, tuple]
+    assert [type(value) for value in dataclasses.astuple(mechanism)] == [
+        float,
+        float,
+        float,
+        int,
+        str,
+        tuple,
+        type(None),
+    ]
     assert type(mechanism.weights[0]) is float
     assert json.loads(mechanism.to_json())["weights"] == [1.0, 2.0]
     assert type(Budget(np.float32(1.0), np.float64(1e-6)).epsilon) is float

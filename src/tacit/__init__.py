@@ -20,7 +20,9 @@ from tacit.methods.sgd import dropout, sgd
 from tacit.methods.sgld import sgld
 from tacit.methods.vi import vi
 from tacit.posterior import Posterior
+from tacit.rehearse import Rehearsal, rehearse
 from tacit.schema import Schema
+from tacit.select import Selected, select
 from tacit.topics import documents
 from tacit.types import Method, Release, Rows
 from tacit.wall.data import PrivateData
@@ -38,9 +40,11 @@ __all__ = [
     "Method",
     "Posterior",
     "PrivateData",
+    "Rehearsal",
     "Release",
     "Rows",
     "Schema",
+    "Selected",
     "advantage",
     "ask",
     "backprop",
@@ -59,6 +63,8 @@ __all__ = [
     "logistic",
     "network",
     "pbp",
+    "rehearse",
+    "select",
     "sep",
     "sgd",
     "sgld",

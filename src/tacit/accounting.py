@@ -21,6 +21,13 @@ privacy loss distribution on a grid, which dominates the true one whatever the g
 and reads δ and ε off it. The grid is fine enough that the bound is within about 0.1% of the truth. At rate 1
 the exact Gaussian formula is used. What floating-point arithmetic may lose is added: see `rounding_slack`.
 
+Repeat and select (`repeats`): the whole recipe is run a secret number of times, and only the best outcome is shown.
+With m = `repeats`, and their number Poisson of mean m but not 0, the Rényi curve becomes (docs/proofs/select.md)::
+
+    ε'(α) = ε(α) + m δ(log(α / (α - 1))) + log(m / (1 - e^-m)) / (α - 1)
+
+with ε(α) and δ(ε) of one run.
+
 Nothing here sees a record, and every function is *public*.
 """
 
@@ -42,6 +49,9 @@ ADJACENCIES = ("add-remove", "replace-one")
 
 _FIXED_SIZE = "replace-one, fixed size"
 # What stands for "replace-one" inside this module where subsets have a fixed size; no adjacency of its own.
+
+Run = tuple[float, float, int] | tuple[float, float, int, float]
+"""Rate, noise multiplier and steps of a run; of a selection also its repeats."""
 
 ORDERS = (2, 3, 4, 6, 9, 13, 20, 30, 45, 68, 100, 150, 230, 350, 500, 750, 1100, 1700)
 """The Rényi orders of `spent`, fixed in advance because a filter may not choose them after looking."""
@@ -86,6 +96,7 @@ def epsilon(
     delta: float,
     adjacency: str = "add-remove",
     fixed_size: bool = False,
+    repeats: float | None = None,
 ) -> float:
     """Return a certified upper bound on ε at the given δ.
 
@@ -104,6 +115,9 @@ def epsilon(
     fixed_size
         Whether subsets are drawn without replacement with a size fixed in advance, `rate` times the number of records,
         and not as Poisson subsets. tacit draws none such; they need "replace-one" and cost much more.
+    repeats
+        Of repeat and select: the recipe is run a Poisson number of times of this mean, at least once, and only the best
+        outcome is shown. None for one run.
 
     Returns
     -------
@@ -113,6 +127,9 @@ def epsilon(
     Privacy: public.
     """
     rate, noise, steps = _recipe("epsilon", rate, noise_multiplier, steps, adjacency)
+    if repeats is not None:
+        curve = _selected(rate, noise, steps, check_repeats("epsilon", repeats, fixed_size), adjacency)
+        return _renyi_epsilon(curve, 1, check_delta("epsilon", delta))
     return _epsilon(rate, noise, steps, check_delta("epsilon", delta), _relation("epsilon", adjacency, fixed_size))
 
 
@@ -145,6 +162,7 @@ def noise_multiplier(
     steps: int,
     adjacency: str = "add-remove",
     fixed_size: bool = False,
+    repeats: float | None = None,
 ) -> float:
     """Return the smallest noise multiplier whose certified ε does not exceed the one asked for.
 
@@ -175,19 +193,33 @@ def noise_multiplier(
             "write a delta far below one over the number of records, e.g. "
             f"delta={min(1e-6, ever_used / 100):.1g}."
         )
+    if repeats is not None:
+        repeats = check_repeats("noise_multiplier", repeats, fixed_size)
+        return _repeated_noise(epsilon, delta, rate, steps, repeats, adjacency)
     return _noise_multiplier(epsilon, delta, rate, steps, _relation("noise_multiplier", adjacency, fixed_size))
 
 
-def advantage(rate: float, noise_multiplier: float, steps: int, adjacency: str = "add-remove") -> float:
+def advantage(
+    rate: float,
+    noise_multiplier: float,
+    steps: int,
+    adjacency: str = "add-remove",
+    repeats: float | None = None,
+) -> float:
     """Return the advantage of the best attacker: true-positive rate minus false-positive rate, at most.
 
-    It is δ at ε = 0, from the whole privacy loss distribution.
+    It is δ at ε = 0, from the whole privacy loss distribution; of repeat and select, what the Rényi curve allows.
 
     Privacy: public.
     """
     rate, noise, steps = _recipe("advantage", rate, noise_multiplier, steps, adjacency)
     if steps == 0:
         return 0.0
+    if repeats is not None:
+        fprs = np.linspace(0.0, 1.0, 1001)
+        tprs = true_positive_rate(fprs, rate, noise, steps, adjacency, repeats)
+        # Between two false-positive rates the true positives are at most those of the right one.
+        return float(min(1.0, np.max(tprs[1:] - fprs[:-1])))
     if rate == 1:
         return _gaussian_delta(0.0, _mu(noise, steps, adjacency))
     curve = _curves(rate, noise, steps, adjacency, _FINE, True)
@@ -195,7 +227,12 @@ def advantage(rate: float, noise_multiplier: float, steps: int, adjacency: str =
 
 
 def true_positive_rate(
-    fpr: npt.ArrayLike, rate: float, noise_multiplier: float, steps: int, adjacency: str = "add-remove"
+    fpr: npt.ArrayLike,
+    rate: float,
+    noise_multiplier: float,
+    steps: int,
+    adjacency: str = "add-remove",
+    repeats: float | None = None,
 ) -> Any:
     """Return the best attacker's true-positive rate at given false-positive rates, at most.
 
@@ -206,7 +243,7 @@ def true_positive_rate(
     ----------
     fpr
         False-positive rates in [0, 1]: a number, or an array of any shape.
-    rate, noise_multiplier, steps, adjacency
+    rate, noise_multiplier, steps, adjacency, repeats
         The recipe, as for `epsilon`.
 
     Returns
@@ -224,6 +261,15 @@ def true_positive_rate(
         )
     if steps == 0:
         tprs = fprs
+    elif repeats is not None:
+        curve = _selected(rate, noise, steps, check_repeats("true_positive_rate", repeats), adjacency)
+        tprs = np.ones_like(fprs)
+        # Any set of points gives a valid bound.
+        for at in 10.0 ** -np.arange(0.25, 12.0, 0.25):
+            epsilon = _renyi_epsilon(curve, 1, float(at))
+            over, under = at + math.exp(min(epsilon, 700.0)) * fprs, 1 - math.exp(-epsilon) * (1 - at - fprs)
+            tprs = np.minimum(tprs, np.minimum(over, under))
+        tprs = np.clip(tprs, fprs, 1.0)
     elif rate == 1:
         shifted = special.ndtr(special.ndtri(fprs) + _mu(noise, steps, adjacency))
         tprs = np.minimum(1.0, shifted * (1 + 2.0**-40))
@@ -237,7 +283,7 @@ def true_positive_rate(
     return float(tprs) if fprs.ndim == 0 else tprs
 
 
-def spent(runs: Sequence[tuple[float, float, int]], delta: float, adjacency: str = "add-remove") -> float:
+def spent(runs: Sequence[Run], delta: float, adjacency: str = "add-remove") -> float:
     """Return the total ε of many runs, each of which may have been chosen after seeing the ones before.
 
     The result is the least ε with::
@@ -259,7 +305,8 @@ def spent(runs: Sequence[tuple[float, float, int]], delta: float, adjacency: str
     Parameters
     ----------
     runs
-        One (rate, noise_multiplier, steps) for each run, in the order they were made.
+        One (rate, noise_multiplier, steps) for each run, in the order they were made; a fourth number is the `repeats`
+        of a selection, whose δ₁ comes from its Rényi curve.
     delta
         The δ of the total.
     adjacency
@@ -268,14 +315,16 @@ def spent(runs: Sequence[tuple[float, float, int]], delta: float, adjacency: str
     Privacy: public.
     """
     delta = check_delta("spent", delta)
-    recipes = [_recipe("spent", *run, adjacency) for run in runs]
+    recipes: list[Run] = []
+    for rate, noise, steps, *repeats in runs:
+        one = _recipe("spent", rate, noise, steps, adjacency)
+        recipes.append((*one, check_repeats("spent", repeats[0])) if repeats else one)
     recipes = [recipe for recipe in recipes if recipe[2] > 0]
     if not recipes:
         _recipe("spent", 1.0, 1.0, 0, adjacency)
         return 0.0
-    first = recipes[0]
     if len(recipes) == 1:
-        return _epsilon(*first, delta, adjacency)
+        return _epsilon_of(recipes[0], delta, adjacency)
     return _spent(tuple(recipes), delta, adjacency)
 
 
@@ -346,6 +395,17 @@ def check_noise(where: str, noise_multiplier: Any) -> float:
             "without noise nothing is private; write e.g. noise_multiplier=1.1, or use calibrate."
         )
     return noise
+
+
+def check_repeats(where: str, repeats: Any, fixed_size: bool = False) -> float:
+    """Return a mean number of runs, finite and above 0, or raise. Public."""
+    value = as_float(where, "repeats", repeats)
+    if not (math.isfinite(value) and value > 0) or fixed_size:
+        raise ValueError(
+            f"{where}(repeats={value}): repeats must be a finite number above 0, the mean of a Poisson number of runs "
+            "on Poisson subsets; write e.g. repeats=10, or leave it out for one run."
+        )
+    return value
 
 
 def check_adjacency(where: str, adjacency: Any) -> str:
@@ -470,24 +530,78 @@ def _noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, adj
 
 
 @lru_cache(maxsize=256)
-def _spent(runs: tuple[tuple[float, float, int], ...], delta: float, adjacency: str) -> float:
-    rate, noise, steps = runs[0]
-    total = np.zeros(len(ORDERS))
-    for run_rate, run_noise, run_steps in runs:
-        total += run_steps * np.asarray(_renyi(run_rate, run_noise, adjacency))
+def _spent(runs: tuple[Run, ...], delta: float, adjacency: str) -> float:
+    total = np.sum([_curve_of(run, adjacency) for run in runs], axis=0)
 
     def enough(epsilon: float) -> bool:
         together = len(ORDERS) * _renyi_delta(tuple(total), 1, epsilon)
-        return together <= delta and _delta(rate, noise, steps, epsilon, adjacency) + together <= delta
+        return together <= delta and _delta_of(runs[0], epsilon, adjacency) + together <= delta
 
     # At half of δ for each term the sum is enough: an end from which to bisect.
     high = max(
-        _epsilon(rate, noise, steps, delta / 2, adjacency),
+        _epsilon_of(runs[0], delta / 2, adjacency),
         _renyi_epsilon(tuple(total), 1, delta / (2 * len(ORDERS))),
     )
     while not enough(high):
         high *= 1 + 1e-6
     return _least(enough, high)
+
+
+def _epsilon_of(run: Run, delta: float, adjacency: str) -> float:
+    if len(run) == 3:
+        return _epsilon(*run, delta, adjacency)
+    return _renyi_epsilon(_selected(*run, adjacency), 1, delta)
+
+
+def _delta_of(run: Run, epsilon: float, adjacency: str) -> float:
+    if len(run) == 3:
+        return _delta(*run, epsilon, adjacency)
+    return _renyi_delta(_selected(*run, adjacency), 1, epsilon)
+
+
+def _curve_of(run: Run, adjacency: str) -> Floats:
+    if len(run) == 3:
+        return run[2] * np.asarray(_renyi(*run[:2], adjacency))
+    return np.asarray(_selected(*run, adjacency))
+
+
+# Repeat and select -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _selected(rate: float, noise: float, steps: int, repeats: float, adjacency: str) -> tuple[float, ...]:
+    """Return the Rényi curve of the best of a secret number of runs (the formula is in this module's docstring)."""
+    if steps == 0:
+        return (0.0,) * len(ORDERS)
+    more = math.log(repeats / -math.expm1(-repeats))
+    curve = []
+    for order, value in zip(ORDERS, _renyi(rate, noise, adjacency), strict=True):
+        # A little below the logarithm, so that rounding cannot carry it above.
+        slack = _delta(rate, noise, steps, -math.log1p(-1 / order) * (1 - 2.0**-40), adjacency)
+        curve.append((steps * value + repeats * slack + more / (order - 1)) * (1 + 2.0**-40))
+    return tuple(curve)
+
+
+@lru_cache(maxsize=64)
+def _repeated_noise(epsilon: float, delta: float, rate: float, steps: int, repeats: float, adjacency: str) -> float:
+    def cost(noise: float) -> float:
+        return _renyi_epsilon(_selected(rate, noise, steps, repeats, adjacency), 1, delta)
+
+    # One run alone needs less noise than this; what is found is checked as any recipe would be.
+    low = _noise_multiplier(epsilon, delta, rate, steps, adjacency)
+    high = _round_up(2 * low)
+    while cost(high) > epsilon:
+        low, high = high, _round_up(2 * high)
+        if high > _MOST_NOISE:
+            raise ValueError(
+                f"noise_multiplier(epsilon={epsilon}, delta={delta}, repeats={repeats}): no noise below "
+                f"{_MOST_NOISE:g} can be certified for so small a budget; write a larger epsilon or delta, or fewer "
+                "repeats."
+            )
+    while high > low * (1 + 1e-3):
+        middle = _round_up(math.sqrt(low * high))
+        low, high = (middle, high) if cost(middle) > epsilon else (low, middle)
+    return high
 
 
 # The privacy loss distribution -----------------------------------------------------------------------

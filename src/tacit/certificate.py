@@ -52,7 +52,8 @@ class Total:
         The guarantee of all runs together; ``delta`` includes the share ``mechanism.RESERVE`` for numerical
         slack.
     runs
-        What was added up: a run's identifier, rate, noise multiplier and steps (see ``ledger.recipes``).
+        What was added up: a run's identifier, rate, noise multiplier, steps, and the repeats of a selection (see
+        ``ledger.recipes``).
     composition
         The rule by which they were added up.
 
@@ -77,7 +78,7 @@ class Certificate:
     Attributes
     ----------
     run, kind, method
-        Which run, ``"fit"`` or ``"ask"``, and what was computed in public words.
+        Which run, ``"fit"``, ``"ask"`` or ``"select"``, and what was computed in public words.
     unit, adjacency
         Who is protected, and what counts as a neighbouring data set.
     epsilon, delta, slack
@@ -279,6 +280,8 @@ class Certificate:
         run = summarise(looks)[self.run]
         if any(look.mechanism != run.mechanism or look.kind != run.kind for look in looks):
             raise CertificateError("The certificate's looks are of more than one recipe.")
+        if run.kind == "select" and len(looks) > 1:
+            raise CertificateError("The certificate is of a selection, which is one look, and holds several.")
         if run.steps != self.mechanism.steps:
             raise CertificateError(
                 f"The certificate's recipe has {self.mechanism.steps} steps, but its looks took {run.steps}."
@@ -297,6 +300,7 @@ class Certificate:
         own = [run[1:] for run in self.total.runs if run[0] == self.run]
         if (
             any(one[:2] != (mechanism.rate, mechanism.noise_multiplier) for one in own)
+            or any(one[3:] != (() if mechanism.repeats is None else (mechanism.repeats,)) for one in own)
             or sum(one[2] for one in own) < mechanism.steps
         ):
             raise CertificateError("The certificate's total does not hold its own run as its looks have it.")
@@ -468,7 +472,7 @@ class Certificate:
         values["budget"] = Budget.from_dict(content["budget"])
         values["mechanism"] = Mechanism.from_dict(content["mechanism"])
         values["lines"] = tuple(Line.from_dict(line) for line in content["lines"])
-        runs = tuple((str(run), rate, noise, steps) for run, rate, noise, steps in total["runs"])
+        runs = tuple((str(run), rate, noise, steps, *more) for run, rate, noise, steps, *more in total["runs"])
         values["total"] = Total(total["epsilon"], total["delta"], runs, total["composition"])
         values["caveats"] = tuple(content["caveats"])
         return cls(**values)
@@ -564,7 +568,7 @@ class Certificate:
                 f"would give each {self.unit} {guarantee}; with the fixed randomness used here it protects "
                 "nobody."
             )
-        what = "The answer" if self.kind == "ask" else "The posterior"
+        what = {"ask": "The answer", "select": "The best outcome"}.get(self.kind, "The posterior")
         return (
             f"{what} of run {self.run} ({self.method}) may be published with this guarantee for each "
             f"{self.unit}: {guarantee}."
@@ -647,6 +651,13 @@ class Certificate:
             ("Steps looked at (planned)", f"{recipe.steps} ({self.planned})"),
             ("Numerical slack, part of δ", f"{self.slack!r}"),
         ]
+        if recipe.repeats is not None:
+            rows.append(
+                (
+                    "Runs of all these steps, of which the best is shown",
+                    f"a secret number, Poisson with mean {recipe.repeats!r} but not 0",
+                )
+            )
         weights = recipe.to_dict().get("weights")
         if weights is not None:
             rows.append(("Block weights", json.dumps(weights, ensure_ascii=False)))

@@ -63,7 +63,7 @@ class Explanation:
         The most that an attacker can find, at each rate of false alarms.
     exact
         True if the error rates come from the recipe's whole privacy-loss distribution; False if from the
-        (ε, δ) point, which is valid but looser.
+        (ε, δ) point, or from several of a selection, which is valid but looser.
 
     Privacy: post-processing.
     """
@@ -180,7 +180,7 @@ class Explanation:
             return "These error rates are computed from the recipe's whole privacy-loss distribution."
         return (
             "These error rates follow from (ε, δ) alone. They are valid but looser than those computed "
-            "from the recipe: give mechanism= for the sharper ones."
+            "from a recipe's whole privacy-loss distribution."
         )
 
     def __str__(self) -> str:
@@ -250,7 +250,7 @@ def explain(
         advantage=min(1.0, advantage),
         false_positive_rates=rates,
         true_positive_rates=tuple(min(1.0, rate) for rate in found),
-        exact=mechanism is not None,
+        exact=mechanism is not None and mechanism.repeats is None,
     )
 
 

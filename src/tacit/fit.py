@@ -27,7 +27,7 @@ from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, write_npz
-from tacit.types import Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
+from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import Door, outer, released, versions
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
@@ -57,6 +57,7 @@ def fit(
     run_dir: str | os.PathLike[str] | None = None,
     key: Key | None = None,
     simulate: int | None = None,
+    warning: str | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Fit a method to sealed records within a budget.
@@ -91,6 +92,9 @@ def fit(
         Seed of the public randomness (``jax.random.key``); drawn anew if left out.
     simulate
         Fixes the secret randomness. The certificate then says that nobody is protected: for tests and rehearsals.
+    warning
+        A sentence that the posterior shows with its numbers: ``**rehearsal.best`` gives one where intervals were found
+        to be too narrow.
     progress
         Whether to show a bar with steps, time and epsilon spent. The time follows the number of records: do not
         publish it.
@@ -100,18 +104,11 @@ def fit(
     Posterior
         1000 draws (fewer where one draw holds more than about 4000 numbers), with the certificate.
     """
-    _check_types(data, budget, key)
-    built = _built(method, data.placeholder)
-    title = built.contribute.__module__.rsplit(".", 1)[-1]
-    if clip == "adaptive":
-        built, clip = _adaptive(built, data, weights), ADAPTIVE_CLIP
-    mechanism = calibrate(
-        budget,
-        rate=_first(rate, built.rate, _default_rate(data.size)),
-        steps=_first(steps, built.steps, STEPS),
-        clip=_suited_clip(built, data.placeholder) if clip is None else clip,
-        adjacency=adjacency,
-        weights=_first(weights, built.weights, None),
+    check_types(data, budget, key)
+    built = built_for(method, data.placeholder)
+    title = title_of(built)
+    built, mechanism = planned(
+        built, data, budget, rate=rate, steps=steps, clip=clip, weights=weights, adjacency=adjacency
     )
     folder = None if run_dir is None else Path(run_dir)
     run = _Run.begin(folder, mechanism, budget, key, simulate)
@@ -149,8 +146,36 @@ def fit(
                 bar.set_postfix_str(_so_far(mechanism, done, budget))
     certificate = _certificate(door, ledgers[0], run.name, budget, lasting=data.ledger.path is not None)
     posterior = posterior_of(built, state, jax.random.fold_in(run.key, mechanism.steps), certificate)
+    posterior.warning = warning
     run.finish(posterior)
     return posterior
+
+
+def planned(
+    built: Method,
+    data: PrivateData,
+    budget: Budget,
+    *,
+    rate: float | None = None,
+    steps: int | None = None,
+    clip: float | Literal["adaptive"] | None = None,
+    weights: tuple[float, ...] | None = None,
+    adjacency: str = "add-remove",
+) -> tuple[Method, Mechanism]:
+    """Give the method as it will be run and its recipe: the settings of ``fit``, defaults filled in.
+
+    Privacy: public.
+    """
+    if clip == "adaptive":
+        built, clip = _adaptive(built, data, weights), ADAPTIVE_CLIP
+    return built, calibrate(
+        budget,
+        rate=_first(rate, built.rate, default_rate(data.size)),
+        steps=_first(steps, built.steps, STEPS),
+        clip=suited_clip(built, data.placeholder) if clip is None else clip,
+        adjacency=adjacency,
+        weights=_first(weights, built.weights, None),
+    )
 
 
 class Answer(NamedTuple):
@@ -187,7 +212,7 @@ def ask(
     adjacency, simulate
         As in ``fit``.
     """
-    _check_types(data, budget)
+    check_types(data, budget)
 
     def answer(record: Record) -> PyTree:
         def number(leaf: Any) -> Any:
@@ -241,8 +266,16 @@ def fit_public(
     if not 0 < rate <= 1:
         raise ValueError(f"The rate is {rate}; it is the share of the records in a step. Write a number up to 1.")
     records = jax.tree.map(jnp.asarray, records)
-    built = _built(method, jax.tree.map(lambda leaf: leaf[0], records))
-    count = len(jax.tree.leaves(records)[0])
+    built = built_for(method, jax.tree.map(lambda leaf: leaf[0], records))
+    state = public_program(built, len(jax.tree.leaves(records)[0]), steps, rate)(key, records)
+    return posterior_of(built, state, jax.random.fold_in(key, steps), None)
+
+
+def public_program(built: Method, count: int, steps: int, rate: float = 1.0) -> Callable[[Key, PyTree], State]:
+    """Give the compiled loop of ``fit_public`` over so many public records: from key and records to the last state.
+
+    Privacy: none.
+    """
     size = max(1, round(rate * count))
 
     def run(key: Key, records: PyTree) -> State:
@@ -260,8 +293,7 @@ def fit_public(
 
         return jax.lax.fori_loop(0, steps, step, built.init(key))
 
-    state = jax.jit(run)(key, records)
-    return posterior_of(built, state, jax.random.fold_in(key, steps), None)
+    return jax.jit(run)
 
 
 def sum_public(contribution: Callable[[Record, Key], PyTree], records: PyTree, own: Key) -> PyTree:
@@ -440,13 +472,36 @@ def posterior_of(built: Method, state: State, key: Key, certificate: Certificate
 
     Privacy: post-processing.
     """
-    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(built.draw, state, key)))
-    count = max(10, min(DRAWS, DRAWN_NUMBERS // max(1, size)))
-    draws = jax.jit(jax.vmap(built.draw, (None, 0)))(state, jax.random.split(key, count))
-    return Posterior(draws, certificate, built, built.points(state) if built.points else None)
+    return Posterior(drawing(built)(state, key), certificate, built, built.points(state) if built.points else None)
 
 
-def _suited_clip(built: Method, placeholder: Record) -> float:
+def drawing(built: Method) -> Callable[[State, Key], dict[str, Array]]:
+    """Give the compiled function that draws a posterior's draws from a state.
+
+    Privacy: post-processing.
+    """
+
+    def draws(state: State, key: Key) -> dict[str, Array]:
+        size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(built.draw, state, key)))
+        count = max(10, min(DRAWS, DRAWN_NUMBERS // max(1, size)))
+        return jax.vmap(built.draw, (None, 0))(state, jax.random.split(key, count))
+
+    return jax.jit(draws)
+
+
+def title_of(built: Method) -> str:
+    """Name a method as the ledger does: by its file.
+
+    Privacy: public.
+    """
+    return built.contribute.__module__.rsplit(".", 1)[-1]
+
+
+def suited_clip(built: Method, placeholder: Record) -> float:
+    """Give the clip that suits a method where the user gives none.
+
+    Privacy: public.
+    """
     if built.clip is not None:
         return built.clip
     key = jax.random.key(0)
@@ -463,18 +518,26 @@ def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | Non
         )
     if weights is not None:
         raise ValueError('clip="adaptive" and weights do not go together: leave one of them out.')
-    return adaptive(built, data.size, _suited_clip(built, data.placeholder))
+    return adaptive(built, data.size, suited_clip(built, data.placeholder))
 
 
 def _first(*choices: Any) -> Any:
     return next((choice for choice in choices if choice is not None), None)
 
 
-def _default_rate(size: int | None) -> float:
+def default_rate(size: int | None) -> float:
+    """Give the rate where neither the user nor the method says one.
+
+    Privacy: public.
+    """
     return 0.1 if size is None else min(0.1, max(4000 / size, 1e-3))
 
 
-def _built(method: Method | MethodFor, placeholder: Record) -> Method:
+def built_for(method: Method | MethodFor, placeholder: Record) -> Method:
+    """Give the method, built for records like the placeholder.
+
+    Privacy: public.
+    """
     refusal = (
         "fit was given something that is not a method. A NumPyro model becomes one by tacit.vi(model); "
         "write tacit.fit(tacit.vi(model), data, budget)."
@@ -506,7 +569,11 @@ def _finished(folder: Path, method: Method) -> Posterior:
     return posterior
 
 
-def _check_types(data: PrivateData, budget: Budget, key: Key | None = None) -> None:
+def check_types(data: PrivateData, budget: Budget, key: Key | None = None) -> None:
+    """Refuse what is not sealed, budgeted and keyed as it must be.
+
+    Privacy: public.
+    """
     if key is not None and not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
         raise TypeError(f"The key is given as {key!r}. It must be a typed JAX key; write key=jax.random.key(0).")
     if not isinstance(data, PrivateData):

@@ -34,7 +34,7 @@ except ImportError:  # pragma: no cover - no flock on this system: only ledgers 
 
 FORMAT = "tacit-ledger-1"
 GENESIS = "0" * 64
-KINDS = ("fit", "ask")
+KINDS = ("fit", "ask", "select")
 
 # Every line begins with these bytes (keys are sorted). A tail that does not is no torn line of ours: a file
 # that is not a ledger must never be cut.
@@ -66,7 +66,7 @@ class Look:
     run
         The run's identifier.
     kind
-        ``"fit"`` or ``"ask"``.
+        ``"fit"``, ``"ask"`` or ``"select"``. A selection is one look, at all steps of its recipe.
     method
         What was computed, in public words.
     mechanism
@@ -103,7 +103,7 @@ class Look:
                 )
         if self.kind not in KINDS:
             raise ValueError(
-                f"A look has kind = {self.kind!r}. A certificate says what was done; write 'fit' or 'ask'."
+                f"A look has kind = {self.kind!r}. A certificate says what was done; write 'fit', 'ask' or 'select'."
             )
         for name in ("first", "stop"):
             value = getattr(self, name)
@@ -118,6 +118,17 @@ class Look:
             raise ValueError(
                 f"A look at the steps [{self.first}, {self.stop}) of a recipe with {self.mechanism.steps} "
                 "steps. Only planned steps can be charged; give 0 <= first < stop <= mechanism.steps."
+            )
+
+        if (self.kind == "select") != (self.mechanism.repeats is not None):
+            raise ValueError(
+                f"A look has kind = {self.kind!r} and repeats = {self.mechanism.repeats!r}. Only a selection repeats "
+                "its recipe, and its cost is of all repeats together; give both or neither."
+            )
+        if self.kind == "select" and self.steps != self.mechanism.steps:
+            raise ValueError(
+                f"A look at {self.steps} of the {self.mechanism.steps} steps of a selection. How many runs it makes is "
+                "secret, so it is charged once and whole; give first = 0 and stop = mechanism.steps."
             )
 
     @property
@@ -263,8 +274,8 @@ def summarise(looks: Iterable[Look]) -> dict[str, Run]:
     return summary
 
 
-Recipe = tuple[str, float, float, int]
-"""A run's identifier, rate, noise multiplier and steps: what the accountant adds up."""
+Recipe = tuple[str, float, float, int] | tuple[str, float, float, int, float]
+"""A run's identifier, rate, noise multiplier and steps, and of a selection its repeats: what the accountant adds up."""
 
 
 def recipes(looks: Iterable[Look]) -> tuple[Recipe, ...]:
@@ -273,12 +284,16 @@ def recipes(looks: Iterable[Look]) -> tuple[Recipe, ...]:
     The first run counts whole from its first look on, and steps of it that were repeated count apart:
     ``accounting.spent`` takes it by its privacy loss distribution, which holds for a run whose length was
     fixed before anything was seen. Later runs go through the Rényi filter, which is checked before every
-    look, so they count by the steps looked at.
+    look, so they count by the steps looked at. A selection is always one look, and counts whole.
 
     Privacy: public.
     """
     parts: list[Recipe] = []
     for place, run in enumerate(summarise(looks).values()):
+        if (repeats := run.mechanism.repeats) is not None:
+            recipe = run.mechanism
+            parts += [(run.run, recipe.rate, recipe.noise_multiplier, recipe.steps, repeats)] * run.looks
+            continue
         counts = (run.mechanism.steps, run.repeated) if place == 0 else (run.steps,)
         parts += [(run.run, run.mechanism.rate, run.mechanism.noise_multiplier, steps) for steps in counts if steps]
     return tuple(parts)
@@ -381,6 +396,11 @@ class Ledger:
             self._read(file)
             self._belongs(look.mechanism.adjacency, look.unit)
             self._same_recipe(look)
+            if look.kind == "select" and any(old.run == look.run for old in self._looks):
+                raise LedgerError(
+                    f"The selection {look.run!r} is on the ledger already. The runs that it makes are secret and kept "
+                    "nowhere, so it cannot be taken up again; start a new one, which is charged anew."
+                )
             covered = ((old.first, old.stop) for old in self._looks if _alike(old, look))
             gaps = _gaps(look.first, look.stop, covered)
             if not gaps:
@@ -417,7 +437,7 @@ class Ledger:
         with self._mutex:
             self._belongs(mechanism.adjacency, unit)
             done = [look for look in self._looks if look.run == run]
-            kind = done[-1].kind if done else KINDS[0]
+            kind = done[-1].kind if done else "fit" if mechanism.repeats is None else "select"
             # An unnamed plan gets a name that no run on the ledger has, so that it is added to none of them.
             name = run or max((look.run for look in self._looks), default="") + "+"
             plan = [
@@ -851,7 +871,7 @@ def _gaps(first: int, stop: int, covered: Iterable[tuple[int, int]]) -> list[tup
 
 
 def _spent(looks: Iterable[Look], delta: float, adjacency: str | None) -> float:
-    runs = [(rate, noise, steps) for _, rate, noise, steps in recipes(looks)]
+    runs = [run[1:] for run in recipes(looks)]
     if not runs:
         return 0.0
     assert adjacency is not None  # set by the first look

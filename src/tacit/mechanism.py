@@ -109,6 +109,9 @@ class Mechanism:
         "add-remove" (a neighbour has one record more or less) or "replace-one".
     weights
         Optional public weight for each leaf of a contribution, applied before the clip.
+    repeats
+        Of a selection (`tacit.select`): all steps are run a secret number of times, Poisson of this mean and at least
+        one, and only the best outcome is shown. None for one run.
 
     Privacy: public.
     """
@@ -119,6 +122,7 @@ class Mechanism:
     steps: int
     adjacency: str = "add-remove"
     weights: tuple[float, ...] | None = None
+    repeats: float | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -128,6 +132,8 @@ class Mechanism:
         put(self, "steps", _steps("Mechanism", self.steps))
         put(self, "adjacency", accounting.check_adjacency("Mechanism", self.adjacency))
         put(self, "weights", _weights("Mechanism", self.weights))
+        if self.repeats is not None:
+            put(self, "repeats", accounting.check_repeats("Mechanism", self.repeats))
 
     @property
     def noise_std(self) -> float:
@@ -139,27 +145,30 @@ class Mechanism:
 
         Privacy: public.
         """
-        return accounting.epsilon(self.rate, self.noise_multiplier, self.steps, delta, self.adjacency)
+        recipe = (self.rate, self.noise_multiplier, self.steps)
+        return accounting.epsilon(*recipe, delta, self.adjacency, repeats=self.repeats)
 
     def advantage(self) -> float:
         """Return the best attacker's true-positive rate minus false-positive rate, at most.
 
         Privacy: public.
         """
-        return accounting.advantage(self.rate, self.noise_multiplier, self.steps, self.adjacency)
+        return accounting.advantage(self.rate, self.noise_multiplier, self.steps, self.adjacency, self.repeats)
 
     def true_positive_rate(self, fpr: npt.ArrayLike) -> Any:
         """Return the best attacker's true-positive rate at given false-positive rates, at most.
 
         Privacy: public.
         """
-        return accounting.true_positive_rate(fpr, self.rate, self.noise_multiplier, self.steps, self.adjacency)
+        recipe = (self.rate, self.noise_multiplier, self.steps)
+        return accounting.true_positive_rate(fpr, *recipe, self.adjacency, self.repeats)
 
     def event(self) -> Any:
         """Return the recipe as a dp-accounting DpEvent, for other accountants.
 
         The event says nothing of adjacency: pass REPLACE_ONE to the accountant if the recipe says "replace-
-        one", and then use its PLD accountant, because its RDP accountant ignores the doubled sensitivity.
+        one", and then use its PLD accountant, because its RDP accountant ignores the doubled sensitivity. The
+        event of a selection is of a Poisson number of runs that may be 0, for the RDP accountant alone.
 
         Privacy: public.
         """
@@ -168,7 +177,10 @@ class Mechanism:
         step = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         if self.rate < 1:
             step = dp_accounting.PoissonSampledDpEvent(self.rate, step)
-        return dp_accounting.SelfComposedDpEvent(step, self.steps)
+        run = dp_accounting.SelfComposedDpEvent(step, self.steps)
+        if self.repeats is None:
+            return run
+        return dp_accounting.dp_event.RepeatAndSelectDpEvent(run, self.repeats, math.inf)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain values for JSON.
@@ -182,6 +194,7 @@ class Mechanism:
             "steps": self.steps,
             "adjacency": self.adjacency,
             "weights": None if self.weights is None else list(self.weights),
+            **({} if self.repeats is None else {"repeats": self.repeats}),
         }
 
     @classmethod
@@ -190,7 +203,7 @@ class Mechanism:
 
         Privacy: public.
         """
-        return cls(**_fields_of(cls, values))
+        return cls(**_fields_of(cls, {"repeats": None, **values}))
 
     def to_json(self) -> str:
         """Return the recipe as JSON, every float to the last bit.
@@ -216,6 +229,7 @@ def calibrate(
     clip: float,
     adjacency: str = "add-remove",
     weights: tuple[float, ...] | None = None,
+    repeats: float | None = None,
 ) -> Mechanism:
     """Return the recipe with the least noise whose certified cost fits the budget.
 
@@ -226,7 +240,7 @@ def calibrate(
     ----------
     budget
         The ε and δ that may be spent.
-    rate, steps, clip, adjacency, weights
+    rate, steps, clip, adjacency, weights, repeats
         The rest of the recipe, as in `Mechanism`.
 
     Returns
@@ -245,8 +259,9 @@ def calibrate(
     steps = _steps("calibrate", steps)
     clip = _clip("calibrate", clip)
     adjacency = accounting.check_adjacency("calibrate", adjacency)
-    noise = accounting.noise_multiplier(budget.epsilon, budget.delta * (1 - RESERVE), rate, steps, adjacency)
-    return Mechanism(rate, clip, noise, steps, adjacency, weights)
+    recipe = (budget.epsilon, budget.delta * (1 - RESERVE), rate, steps, adjacency)
+    noise = accounting.noise_multiplier(*recipe, repeats=repeats)
+    return Mechanism(rate, clip, noise, steps, adjacency, weights, repeats)
 
 
 def _clip(where: str, value: Any) -> float:

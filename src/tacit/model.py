@@ -58,6 +58,8 @@ class Reading:
         network in the model, or of the part of the guide that looks at a record.
     points
         The names of the parameters that are results in themselves: ``direct``, and those of a prior.
+    shown
+        The columns of a record that are what an observed site shows, untransformed: their paths, with the site's name.
     clip
         A clip for columns and parameters of unit size: a unit for each latent, and for each number in the record where
         there are parameters, twice over.
@@ -66,7 +68,8 @@ class Reading:
     def __init__(self, model: Function, guide: Function | type[AutoGuide] | None, placeholder: Record) -> None:
         self._placeholder = jax.tree.map(jnp.asarray, placeholder)
         self._model = _Run("model", model)
-        one = self._model.trace(self._repeat(1))
+        row = self._repeat(1)
+        one = self._model.trace(row)
         two, three = (self._model.structure(self._repeat(n)) for n in (2, 3))
         plates = {name for name, n in _plates(two).items() if n == 2 and _plates(three).get(name) == 3}
         if not plates:
@@ -78,6 +81,12 @@ class Reading:
         self._scales = _scales(one, plates)
         _refuse_subsampling(one, plates)
         self._sort(one, plates)
+        self.shown = {
+            path: name
+            for path, leaf in jax.tree_util.tree_leaves_with_path(row)
+            for name in self._observed
+            if one[name]["value"] is leaf
+        }
         self._guide = _Run("guide", self._set_up(model, guide))
         around = self._guide.trace(self._repeat(1))  # an AutoGuide keeps what this first call sets up
         self._read_guide(around, plates)
@@ -127,6 +136,12 @@ class Reading:
         private = (*self._observed, *self.local)
         return sum((terms[name] / self._scales[name] for name in private), jnp.asarray(0.0)) - log_guide
 
+    def log_likelihood(self, values: Values, record: Record) -> Array:
+        """Give log p(x | w) for one record, at latents and parameters in the model's coordinates; none may be local."""
+        rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], record)
+        terms, _ = self._model.log_probs(rows, values)
+        return sum((terms[name] / self._scales[name] for name in self._observed), jnp.asarray(0.0))
+
     # Coordinates.
 
     def constrain(self, w: dict[str, Array]) -> dict[str, Array]:
@@ -152,7 +167,25 @@ class Reading:
         wanted = [name for name, site in trace.items() if name in self._observed or site["type"] == "deterministic"]
         return {name: trace[name]["value"] for name in wanted}
 
+    def simulate(self, key: Key, rows: PyTree) -> tuple[PyTree, dict[str, Array]]:
+        """Draw the latents from the prior, and from them what the model observes; the other columns stay."""
+        unobserved = self._model._replace(function=numpyro.handlers.uncondition(self._model.function))
+        trace = unobserved.trace(rows, key=key)
+        paths, structure = jax.tree_util.tree_flatten_with_path(rows)
+        leaves = [
+            jnp.asarray(trace[self.shown[path]]["value"], leaf.dtype).reshape(leaf.shape)
+            if path in self.shown
+            else leaf
+            for path, leaf in paths
+        ]
+        return jax.tree.unflatten(structure, leaves), {name: trace[name]["value"] for name in self.latents}
+
     # Reading and refusing.
+
+    @property
+    def generative(self) -> bool:
+        """Whether all that the model observes are columns as they are, so that it can make up records."""
+        return set(self.shown.values()) == set(self._observed)
 
     def _sort(self, trace: dict[str, Any], plates: set[str]) -> None:
         self.latents: dict[str, Any] = {}

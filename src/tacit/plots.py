@@ -9,6 +9,7 @@ import numpy as np
 
 from tacit.calibration import Reliability, uncertainty
 from tacit.posterior import Posterior
+from tacit.rehearse import LEVEL, Rehearsal
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 """Okabe and Ito's, which colour-blind readers can tell apart."""
@@ -120,6 +121,36 @@ def plot_uncertainty(x: Any, mean: Any, std: Any, seen: tuple[Any, Any] | None =
     if seen is not None:
         ax.plot(*seen, ".", ms=3, color="0.3", label="records")
     ax.set_title("90% intervals: the model's own doubt, and all of it", loc="left", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+    return _open(ax)
+
+
+def plot_rehearsal(rehearsal: Rehearsal, ax: Any = None) -> Any:
+    """Show how often intervals covered over epsilon, one line for each setting, with two standard errors to both sides.
+
+    Privacy: public. No real record was touched.
+    """
+    ax = _axes(ax, (5.6, 4))
+    ax.axhline(LEVEL, color="0.6", lw=1, ls="--", label="what they promise")
+    settings = list({str(row.settings): row.settings for row in rehearsal.rows}.values())
+    for place, setting in enumerate(settings):
+        rows = [row for row in rehearsal.rows if row.settings == setting]
+        name = ", ".join(f"{name} {value}" for name, value in setting.items()) or "as fitted"
+        label = f"{name}: {rows[-1].times_public.value:.2g} times as wide at {rows[-1].budget.epsilon:g}"
+        ax.errorbar(
+            [row.budget.epsilon for row in rows],
+            [row.coverage.value for row in rows],
+            yerr=[2 * row.coverage.error for row in rows],
+            fmt="o-",
+            ms=4,
+            lw=1.4,
+            color=COLOURS[place % len(COLOURS)],
+            label=label,
+        )
+    first = rehearsal.rows[0].public_coverage.value
+    ax.axhline(first, color="0.6", lw=1, ls=":", label="without privacy")
+    ax.set(xscale="log", ylim=(0, 1.02), xlabel="epsilon", ylabel="share of 90% intervals that cover")
+    ax.set_title(f"{rehearsal.replicates} rehearsals on made-up records", loc="left", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
     return _open(ax)
 

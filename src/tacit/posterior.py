@@ -37,6 +37,8 @@ class Posterior:
         What was certified; None when the records were public.
     points
         What was estimated without a posterior: name to array, or to a pytree of arrays for a network.
+    warning
+        What a reader of the numbers must know, such as that a rehearsal found the intervals too narrow; or None.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class Posterior:
         certificate: Certificate | None,
         method: Method | None = None,
         points: dict[str, PyTree] | None = None,
+        warning: str | None = None,
     ) -> None:
         self.draws = {name: np.asarray(value) for name, value in draws.items()}
         self.points = jax.tree.map(np.asarray, points or {})
         self.certificate = certificate
+        self.warning = warning
         self._method = method
 
     def predict(self, inputs: PyTree, *, key: Key) -> PyTree:
@@ -120,6 +124,7 @@ class Posterior:
         else:
             promise = f"epsilon {self.certificate.epsilon:.4g}, delta {self.certificate.delta:.3g}"
             lines.append(("SIMULATION, " if self.certificate.simulation else "") + f"certified: {promise}")
+        lines += [self.warning] if self.warning else []
         return "\n".join(lines)
 
     def to_arviz(self) -> Any:
@@ -148,7 +153,8 @@ class Posterior:
         certificate = "" if self.certificate is None else self.certificate.to_json()
         arrays = {f"draws/{name}": value for name, value in self.draws.items()}
         points = {f"points/{name}": value for name, value in _flat(self.points).items()}
-        write_npz(Path(path), {**arrays, **points, "certificate": np.asarray(certificate)})
+        texts = {"certificate": np.asarray(certificate), "warning": np.asarray(self.warning or "")}
+        write_npz(Path(path), {**arrays, **points, **texts})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], method: Method | None = None) -> Posterior:
@@ -165,14 +171,14 @@ class Posterior:
                 {name.removeprefix(kind): file[name] for name in file.files if name.startswith(kind)}
                 for kind in ("draws/", "points/")
             )
-            text = str(file["certificate"])
+            text, warning = str(file["certificate"]), str(file["warning"]) if "warning" in file else ""
         certificate = Certificate.from_json(text) if text else None
         if certificate is not None:
             certificate.verify()
         if method is not None and (find := method.points) is not None:
             shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
             points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in _flat(shapes)])
-        return cls(draws, certificate, method, points)
+        return cls(draws, certificate, method, points, warning or None)
 
 
 def _flat(points: dict[str, PyTree]) -> dict[str, Any]:

@@ -113,6 +113,12 @@ class Method(NamedTuple):
         belongs to this record in this step alone, for latent variables of a record and for noise of its own.
     needs
         What must be true of every record; the wall refuses other records before it spends anything.
+    log_likelihood
+        ``log_likelihood(draw, record) -> number``. Public: the log density of what one record shows, at one draw, which
+        holds the points too. Optional; rehearsals and selections go by it.
+    simulate
+        ``simulate(key, records) -> (records, draw)``. Public: one draw from the prior, and the records with what the
+        method models replaced by what that draw makes of them. Optional; rehearsals start from it.
     """
 
     init: Callable[[Key], State]
@@ -127,6 +133,8 @@ class Method(NamedTuple):
     rate: float | None = None
     steps: int | None = None
     needs: tuple[Need, ...] = ()
+    log_likelihood: Callable[[dict[str, Array], Record], Array] | None = None
+    simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
         """Give one record's contribution; its own key is handed on where the method takes one.

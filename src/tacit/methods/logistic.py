@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
 from tacit.methods.running import (
     Pace,
@@ -151,6 +152,21 @@ def logistic(
             chance = jax.nn.sigmoid(psi)
             return {"mean": trials * chance, "y": jax.random.binomial(key, trials, chance)}
 
+        def log_likelihood(draw: dict[str, Array], record: Record) -> Array:
+            psi = record["x"] @ draw["w"]
+            if likelihood == "bernoulli":
+                return dist.Bernoulli(logits=psi).log_prob(record["y"])
+            if likelihood == "binomial":
+                return dist.Binomial(record["trials"], logits=psi).log_prob(record["y"])
+            return dist.NegativeBinomial2(dispersion * jnp.exp(psi), dispersion).log_prob(record["y"])
+
+        def simulate(key: Key, records: PyTree) -> tuple[PyTree, dict[str, Array]]:
+            key_alpha, key_w, key_y = jax.random.split(key, 3)
+            alpha = jax.random.gamma(key_alpha, shape) / rate
+            w = jax.random.normal(key_w, (size,)) / jnp.sqrt(alpha)
+            y = predict({"w": w}, records, key_y)["y"]
+            return {**records, "y": y.astype(jnp.result_type(records["y"]))}, {"w": w, "alpha": alpha}
+
         largest_score, largest_trials = {
             "bernoulli": (0.5, 1.0),
             "binomial": (most / 2, most),
@@ -170,6 +186,8 @@ def logistic(
             rate=1.0 if size <= LARGE else None,
             steps=5 if size <= LARGE else 50,
             needs=_needs(likelihood, most),
+            log_likelihood=log_likelihood,
+            simulate=simulate,
         )
 
     return build

@@ -141,7 +141,18 @@ def vi(
             values = reading.constrain_params(state.average)
             return {name: values[name] for name in reading.points}
 
-        return Method(init, contribute, update, draw, reading.predict, points, reading.clip, own=bool(reading.local))
+        return Method(
+            init,
+            contribute,
+            update,
+            draw,
+            reading.predict,
+            points,
+            reading.clip,
+            own=bool(reading.local),
+            log_likelihood=None if reading.local else reading.log_likelihood,
+            simulate=reading.simulate if reading.generative else None,
+        )
 
     return build
 

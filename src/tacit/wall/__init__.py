@@ -6,6 +6,7 @@ noise, and hands the noisy sum to the method. The ledger line is on disk before 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import hmac
 import importlib.metadata
@@ -88,6 +89,7 @@ class Door:
         self._program, self._step = lowered.compile(), step
         self._rooms = [random.room(step.given, step.words) for _ in range(2)] if step.alone else []
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
+        self._facts = _facts(data)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self.rekey(secret)
         self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()
@@ -112,6 +114,10 @@ class Door:
         look = replace(self._look, first=first, stop=stop, tag=self.tag)
         for ledger in self._ledgers:
             ledger.charge(look)
+        return self._advance(state, first, stop)
+
+    def _advance(self, state: State, first: int, stop: int) -> State:
+        """Take private steps that have been charged."""
         if not self._step.alone:
             return jax.block_until_ready(self._program(state, first, stop, self._stream, self._key, self._records))
         secret = random.to_bytes(self._stream)
@@ -124,6 +130,21 @@ class Door:
             state = jax.block_until_ready(state)
             state = self._program(state, start, end, jax.device_put(room), self._stream, self._key, self._records)
         return jax.block_until_ready(state)
+
+    def rehearse(self, data: PrivateData, secret: Key, key: Key) -> Door:
+        """Give the same program for other made-up records of the same number and shape, without compiling it again.
+
+        Privacy: refuses a door whose secret is secret; a simulation protects nobody, and certifies that.
+        """
+        if not self._look.simulation or _facts(data) != self._facts:
+            raise ValueError(
+                "Only a simulation goes on with other records, of the same number, shape and declared size."
+            )
+        _refuse_unfit(self._step.method, data)
+        other = copy.copy(self)
+        other._key, other._records = key, data._records
+        other.rekey(secret)
+        return other
 
     def seal(self, content: bytes) -> str:
         """Give a keyed hash of public content that shows it was made under this key, data and program.
@@ -619,6 +640,12 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
                 "the data would read it outside the wall; take the records as the model's arguments instead. If the "
                 "array is public, pad it by one row."
             )
+
+
+def _facts(data: PrivateData) -> Any:
+    """Give all of the data that a compiled program depends on."""
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), data._records)
+    return data._count, data._given, data.size, data.unit, shapes
 
 
 def _refuse_unfit(method: Method, data: PrivateData) -> None:

@@ -176,6 +176,16 @@ def _with_schema(columns: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "
     return {name: values[kept] for name, (values, _) in encoded.items()}
 
 
+def encode(records: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "n ..."]]:
+    """Give records as they are stored under a schema: numbers inside their bounds, levels as codes.
+
+    Privacy: for records that are public or made up. Sealed ones are refused.
+    """
+    if isinstance(records, PrivateData):
+        _sealed("it cannot be turned into arrays")()
+    return _with_schema(_columns(records), schema)
+
+
 def _plain(name: str, leaf: Any) -> Shaped[np.ndarray, "n ..."]:
     """Copy one array without a schema to one of the three types that are stored."""
     values = _array(name, leaf)

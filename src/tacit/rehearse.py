@@ -1,0 +1,458 @@
+"""Rehearsal: the whole pipeline on made-up records, before anything is spent.
+
+    for each replicate
+        a draw from the prior, and records from it          public: no real record is touched
+        the method without clip and noise                   what could be had without privacy
+        for each budget and setting, the method through the wall, simulated
+        their 90% intervals beside the draw, their predictions beside records held out
+
+The same replicates serve every setting, so that differences are between settings and not between records; a setting is
+compiled once. Replicates of a setting run one after the other, settings through joblib.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import joblib
+import numpy as np
+
+from tacit.fit import STEPS, built_for, drawing, planned, public_program, title_of
+from tacit.ledger import Ledger
+from tacit.mechanism import Budget
+from tacit.schema import Schema
+from tacit.simulate import evenly
+from tacit.types import Array, Key, Method, MethodFor, PyTree, Record
+from tacit.wall import Door
+from tacit.wall import random as secret_random
+from tacit.wall.data import PrivateData, encode
+
+LEVEL = 0.9
+HELD_OUT = 1000
+"""Made-up records on which predictions are compared; the fit does not see them."""
+PREDICTING_DRAWS = 200
+PUBLIC_RECORDS = 20000
+"""The fit without privacy looks at so many records in a step at most."""
+
+Simulate = Callable[[Key, int], Any]
+LogLikelihood = Callable[[dict[str, Array], Record], Array]
+
+
+class Estimate(NamedTuple):
+    """A mean over replicates and its standard error."""
+
+    value: float
+    error: float
+
+    def __str__(self) -> str:
+        return "" if math.isnan(self.value) else f"{self.value:.3g} ± {self.error:.1g}"
+
+
+class Rehearsed(NamedTuple):
+    """What came out of the replicates of one setting.
+
+    Attributes
+    ----------
+    budget, settings
+        What was rehearsed.
+    width
+        Width of the central 90% intervals, mean over all numbers of the posterior.
+    times_public
+        The same in units of the width without privacy, number by number.
+    coverage, public_coverage
+        The share of the intervals that hold the value from which the records were made; and of those without privacy.
+    log_likelihood_gap
+        Log-likelihood of a record held out, less that without privacy.
+    loss
+        The interval score (width, and twenty times the distance of a value outside) in units of the width without
+        privacy; the smaller the better, and smallest for intervals that are narrow and cover.
+    """
+
+    budget: Budget
+    settings: dict[str, Any]
+    width: Estimate
+    times_public: Estimate
+    coverage: Estimate
+    public_coverage: Estimate
+    log_likelihood_gap: Estimate
+    loss: Estimate
+
+    @property
+    def narrow(self) -> bool:
+        """Whether intervals cover less than they say, by more than two standard errors."""
+        return self.coverage.value + 2 * self.coverage.error < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """What the rehearsal says of the intervals, in a sentence."""
+        if math.isnan(self.coverage.value):
+            return "The rehearsal cannot say how often intervals cover: no value is known that they should hold."
+        found, public = (
+            f"{100 * one.value:.0f} ± {100 * one.error:.0f}%" for one in (self.coverage, self.public_coverage)
+        )
+        judged = "They are too narrow: read them as such, or ask for a larger budget." if self.narrow else ""
+        return (
+            f"At epsilon {self.budget.epsilon:g} the 90% intervals covered {found} of the values from which records "
+            f"were made up, and {public} without privacy. {judged}".strip()
+        )
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What is to be expected of a fit, from made-up records; nothing was spent.
+
+    Attributes
+    ----------
+    rows
+        One `Rehearsed` for each budget and setting; ``pandas.DataFrame(rehearsal.rows)`` is a table of them.
+    budget
+        The budget that ``best`` is for.
+    replicates
+        How often each setting was rehearsed.
+
+    Privacy: public. No real record was touched.
+    """
+
+    rows: tuple[Rehearsed, ...]
+    budget: Budget
+    replicates: int
+
+    @property
+    def chosen(self) -> Rehearsed:
+        """The row with the best setting at the budget: the least loss, or without one the best predictions."""
+        here = [row for row in self.rows if row.budget == self.budget]
+
+        def order(row: Rehearsed) -> float:
+            judged = row.loss.value if not math.isnan(row.loss.value) else -row.log_likelihood_gap.value
+            return math.inf if math.isnan(judged) else judged
+
+        return min(here, key=order)
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The budget and the best setting, as arguments: ``tacit.fit(method, data, **rehearsal.best)``.
+
+        Where intervals were found to be too narrow, the posterior will say so.
+        """
+        row = self.chosen
+        warning = {"warning": f"Found by rehearsal: {row.verdict}"} if row.narrow else {}
+        return {"budget": self.budget, **row.settings, **warning}
+
+    def table(self) -> str:
+        """Give all rows as Markdown; ± is one standard error."""
+        names = list(self.rows[0].settings)
+        head = ["epsilon", *names, "width", "times public", "coverage", "public", "log-likelihood gap", "loss"]
+        lines = [head, ["---"] * len(head)]
+        for row in self.rows:
+            lines.append([f"{row.budget.epsilon:g}", *(str(row.settings[name]) for name in names), *map(str, row[2:])])
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Show coverage over epsilon, one line for each setting; the dashed line is what intervals promise."""
+        from tacit.plots import plot_rehearsal
+
+        return plot_rehearsal(self, ax=ax)
+
+    def __str__(self) -> str:
+        head = f"Simulation: {self.replicates} replicates on made-up records. Nothing was spent."
+        return f"{head}\n\n{self.table()}\n\n{self.chosen.verdict}"
+
+
+def rehearse(
+    method: Method | MethodFor,
+    schema: Schema | None,
+    budget: Budget,
+    *,
+    size: int | None = None,
+    epsilons: Sequence[float] = (),
+    rate: Any = None,
+    steps: Any = None,
+    clip: Any = None,
+    simulate: Simulate | None = None,
+    log_likelihood: LogLikelihood | None = None,
+    replicates: int = 20,
+    key: Key,
+) -> Rehearsal:
+    """Run a method on made-up records, to see what a fit would give before anything is spent.
+
+    Settings run in parallel under ``joblib.parallel_config(n_jobs=4)``, or with Dask or Ray as its backend.
+
+    Privacy: public. No real record is touched and nothing is charged.
+
+    Parameters
+    ----------
+    method
+        What will be fitted.
+    schema
+        The public facts about a record. None where ``simulate`` gives whole records without one.
+    budget
+        What will be spent.
+    size
+        About how many records there will be; by default the schema's.
+    epsilons
+        Further epsilons to rehearse at the budget's delta.
+    rate, steps, clip
+        As in ``fit``, or lists of them: every combination is rehearsed.
+    simulate
+        ``simulate(key, size)`` makes up records as ``PrivateData`` takes them, from public knowledge. Columns that it
+        leaves out are drawn by the method from its prior. It may give a pair: whole records, and a dictionary with the
+        values from which they were made, named like the posterior's draws. Without it inputs are even between their
+        bounds, and all else is drawn by the method.
+    log_likelihood
+        ``log_likelihood(draw, record)``, for methods that do not know their own.
+    replicates
+        How often; standard errors fall with the square root.
+    key
+        Of the made-up records and the fits.
+    """
+    size = size or (schema.size if schema else None)
+    if size is None:
+        raise ValueError(
+            "The number of records is not known. Write size=5000, or declare it in the schema: about right will do."
+        )
+    if replicates < 2:
+        raise ValueError(f"replicates is {replicates}; a standard error needs two at least. Write replicates=20.")
+    stage = _Stage(method, schema, size, simulate, log_likelihood)
+    grid = {
+        name: _listed(given) for name, given in (("rate", rate), ("steps", steps), ("clip", clip)) if given is not None
+    }
+    settings = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    budgets = [budget, *(replace(budget, epsilon=epsilon) for epsilon in epsilons if epsilon != budget.epsilon)]
+    plan = list(itertools.product(sorted(budgets, key=lambda one: one.epsilon), settings))
+    # Plain numbers, which travel to other processes.
+    seeds = np.asarray(jax.random.key_data(jax.random.split(key, replicates)))
+    stage.check()  # before any process is started
+    public, *private = joblib.Parallel()(
+        [joblib.delayed(_public)(stage, seeds), *(joblib.delayed(_private)(stage, *one, seeds) for one in plan)]
+    )
+    rows = tuple(_compare(*one, found, public) for one, found in zip(plan, private, strict=True))
+    return Rehearsal(rows, budget, replicates)
+
+
+class _Found(NamedTuple):
+    """Replicates times numbers: the intervals' ends and what they should hold; and the log-likelihood held out."""
+
+    low: np.ndarray
+    high: np.ndarray
+    truth: np.ndarray
+    log_likelihood: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Where the records come from and how a posterior is judged."""
+
+    method: Method | MethodFor
+    schema: Schema | None
+    size: int
+    simulate: Simulate | None
+    log_likelihood: LogLikelihood | None
+
+    @cached_property
+    def built(self) -> Method:
+        return built_for(self.method, self._placeholder)
+
+    def __reduce__(self) -> Any:
+        # To another process goes what was given, not what was compiled from it.
+        return _Stage, (self.method, self.schema, self.size, self.simulate, self.log_likelihood)
+
+    def check(self) -> None:
+        """Refuse what cannot be rehearsed."""
+        if self.schema is None and self.simulate is None:
+            raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Give one.")
+        if self.simulate is None and self.built.simulate is None:
+            raise ValueError(
+                f"The method ({title_of(self.built)}) cannot make up records. Give simulate=, a function of a key and "
+                "a size that makes them up from public knowledge."
+            )
+
+    def records(self, key: Key) -> tuple[PyTree, PyTree, dict[str, Array]]:
+        """Make up the records of a fit and those held out, and give the values from which they were made."""
+        count = self.size + HELD_OUT
+        columns_key, draw_key = jax.random.split(key)
+        truth: Mapping[str, Any] = {}
+        if self.schema is None:
+            records, truth = _apart(self.simulate(columns_key, count))  # type: ignore[misc]
+            records = jax.tree.map(np.asarray, records)
+        elif self.simulate is None:
+            records, truth = self._draw(draw_key, evenly(self.schema, columns_key, count))
+        else:
+            given, truth = _apart(self.simulate(columns_key, count))
+            lacking = [name for name in self.schema.columns if name not in given]
+            known = {name: column for name, column in self.schema.columns.items() if name not in lacking}
+            records = encode(given, Schema(known))
+            if lacking:
+                self._refuse_undrawn(lacking)
+                blank = {name: np.stack([self.schema.columns[name].placeholder()] * count) for name in lacking}
+                records, truth = self._draw(draw_key, {**records, **blank})
+        if any(len(leaf) != count for leaf in jax.tree.leaves(records)):
+            raise ValueError(
+                f"simulate was asked for {count} records and gave another number, or some with missing values."
+            )
+        parts = (
+            jax.tree.map(lambda leaf, part=part: leaf[part], records)
+            for part in (slice(self.size), slice(self.size, None))
+        )
+        return *parts, dict(truth)
+
+    def judge(self, draws: dict[str, Array], points: dict[str, PyTree], held_out: PyTree) -> tuple[Any, Any, Any]:
+        """Give the ends of the intervals, by name, and the mean log-likelihood of records held out."""
+        ends = {
+            name: np.quantile(np.asarray(value), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+            for name, value in draws.items()
+        }
+        low, high = ({name: both[i] for name, both in ends.items()} for i in (0, 1))
+        few = jax.tree.map(lambda leaf: leaf[:PREDICTING_DRAWS], draws)
+        return low, high, math.nan if self._predicting is None else float(self._predicting(few, points, held_out))
+
+    @cached_property
+    def _predicting(self) -> Callable[..., Array] | None:
+        term = self.log_likelihood or self.built.log_likelihood
+        if term is None:
+            return None
+
+        def mean(draws: dict[str, Array], points: dict[str, PyTree], records: PyTree) -> Array:
+            def one(record: Record) -> Array:
+                terms = jax.vmap(lambda draw: term({**draw, **points}, record))(draws)
+                return jax.nn.logsumexp(terms) - jnp.log(len(terms))
+
+            return jnp.mean(jax.vmap(one)(records))
+
+        return jax.jit(mean)
+
+    @cached_property
+    def _placeholder(self) -> Record:
+        if self.schema is not None:
+            return jax.tree.map(jnp.asarray, self.schema.placeholder())
+        assert self.simulate is not None
+        records, _ = _apart(self.simulate(jax.random.key(0), self.size + HELD_OUT))
+        return PrivateData(records).placeholder
+
+    @cached_property
+    def _drawn(self) -> Any:
+        return jax.jit(self.built.simulate)  # type: ignore[arg-type]
+
+    def _draw(self, key: Key, records: PyTree) -> tuple[PyTree, dict[str, Array]]:
+        assert self.schema is not None
+        drawn, truth = self._drawn(key, records)
+        bounded = {}
+        for name, column in self.schema.columns.items():
+            low, high = (0, len(column.levels) - 1) if column.levels is not None else (column.low, column.high)
+            bounded[name] = np.clip(np.asarray(drawn[name]), low, high)
+        return bounded, truth
+
+    def _refuse_undrawn(self, lacking: list[str]) -> None:
+        """Refuse records that lack what the method does not draw: its own simulate hands on what it leaves as it is."""
+        simulate, kept = self.built.simulate, list(lacking)
+        if simulate is not None:
+
+            def watch(records: PyTree) -> None:
+                drawn, _ = simulate(jax.random.key(0), records)
+                kept[:] = [name for name in lacking if drawn[name] is records[name]]
+
+            assert self.schema is not None
+            jax.eval_shape(
+                watch, {name: jnp.stack([column.placeholder()] * 2) for name, column in self.schema.columns.items()}
+            )
+        if kept:
+            raise ValueError(f"simulate left out {kept}, which the method does not draw. Make up these columns too.")
+
+
+def _apart(given: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Part records from the values they were made of, where both are given."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
+        return given
+    return given, {}
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Sequence | np.ndarray) and not isinstance(given, str) else [given]
+
+
+def _public(stage: _Stage, seeds: np.ndarray) -> _Found:
+    built = stage.built
+    steps, draw = built.steps or STEPS, drawing(built)
+    program = public_program(built, stage.size, steps, min(1.0, PUBLIC_RECORDS / stage.size))
+    results = []
+    for key in map(jax.random.wrap_key_data, seeds):
+        records, held_out, truth = stage.records(key)
+        state = program(key, jax.tree.map(jnp.asarray, records))
+        points = built.points(state) if built.points else {}
+        results.append((*stage.judge(draw(state, jax.random.fold_in(key, steps)), points, held_out), truth))
+    return _found(results)
+
+
+def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.ndarray) -> _Found:
+    door = None
+    results = []
+    for place, key in enumerate(map(jax.random.wrap_key_data, seeds)):
+        records, held_out, truth = stage.records(key)
+        data = PrivateData(records, size=stage.size)
+        secret = secret_random.fixed(place)
+        if door is None:
+            built, mechanism = planned(stage.built, data, budget, **settings)
+            start, draw = jax.jit(lambda key, built=built: jax.tree.map(jnp.asarray, built.init(key))), drawing(built)
+            facts: dict[str, Any] = {
+                "run": "rehearsal",
+                "kind": "fit",
+                "title": title_of(stage.built),
+                "simulation": True,
+            }
+            door = Door(built, data, mechanism, secret=secret, key=key, ledgers=[Ledger()], **facts)
+        else:
+            door = door.rehearse(data, secret, key)
+        state = door.advance(start(key), 0, mechanism.steps)
+        points = built.points(state) if built.points else {}
+        results.append((*stage.judge(draw(state, jax.random.fold_in(key, mechanism.steps)), points, held_out), truth))
+    return _found(results)
+
+
+def _found(results: list[tuple[Any, Any, float, dict[str, Array]]]) -> _Found:
+    def flat(values: Mapping[str, Any], like: Mapping[str, Any]) -> np.ndarray:
+        unknown = {name: np.full(np.shape(value), np.nan) for name, value in like.items()}
+        return np.concatenate(
+            [np.ravel(np.broadcast_to(values.get(name, unknown[name]), np.shape(like[name]))) for name in like]
+        )
+
+    low, high, log_likelihood, truth = zip(*results, strict=True)
+    return _Found(
+        np.stack([flat(one, one) for one in low]),
+        np.stack([flat(one, one) for one in high]),
+        np.stack([flat(one, like) for one, like in zip(truth, low, strict=True)]),
+        np.asarray(log_likelihood),
+    )
+
+
+def _compare(budget: Budget, settings: dict[str, Any], private: _Found, public: _Found) -> Rehearsed:
+    usual = np.mean(public.high - public.low, axis=0)  # of each number, over replicates
+    width = private.high - private.low
+    outside = np.maximum(private.low - private.truth, 0) + np.maximum(private.truth - private.high, 0)
+    return Rehearsed(
+        budget,
+        settings,
+        width=_estimate(width),
+        times_public=_estimate(width / usual),
+        coverage=_estimate(_covered(private)),
+        public_coverage=_estimate(_covered(public)),
+        log_likelihood_gap=_estimate((private.log_likelihood - public.log_likelihood)[:, None]),
+        loss=_estimate((width + 2 / (1 - LEVEL) * outside) / usual),
+    )
+
+
+def _covered(found: _Found) -> np.ndarray:
+    within = (found.low <= found.truth) & (found.truth <= found.high)
+    return np.where(np.isnan(found.truth), np.nan, within)
+
+
+def _estimate(values: np.ndarray) -> Estimate:
+    """Average over numbers, those that are not known left out; the error is that over replicates."""
+    known = values[:, ~np.isnan(values).all(0)]
+    each = known.mean(1) if known.size else np.full(len(values), np.nan)
+    return Estimate(float(each.mean()), float(each.std(ddof=1) / math.sqrt(len(each))))
