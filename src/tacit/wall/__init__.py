@@ -87,7 +87,7 @@ class Door:
         # The start decides the bits too, and is computed outside the segment.
         self._text = lowered.as_text() + jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
         self._program, self._step = lowered.compile(), step
-        self._rooms = [random.room(step.given, step.words) for _ in range(2)] if step.alone else []
+        self._rooms = step.rooms()
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
         self._facts = _facts(data)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
@@ -142,7 +142,7 @@ class Door:
             )
         _refuse_unfit(self._step.method, data)
         other = copy.copy(self)
-        other._key, other._records = key, data._records
+        other._key, other._records, other._rooms = key, data._records, self._step.rooms()
         other.rekey(secret)
         return other
 
@@ -300,6 +300,10 @@ class _Step:
             room = ((0, 0), (0, width - self.room))
             subsets = jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)
         return lattice.noise(coarse, fine), subsets
+
+    def rooms(self) -> list[Any]:
+        """Give memory for the words of the steps that are under way and of those to come."""
+        return [random.room(self.given, self.words) for _ in range(2)] if self.alone else []
 
     def own_keys(self, secret: Key, steps: Int32[Array, "steps"]) -> Key | None:
         """Give each step the secret key from which its records get theirs; nothing where the method wants none."""
