@@ -15,13 +15,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+from jax.scipy.special import ndtri
 
 from tacit.types import Array, Key, PyTree, Release
 
 Pace = Callable[[Array], Array]
 """The weight of a step's release in the average, from the step's number, counted from 0; the first is 1."""
-_QUANTILES = special.ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32)
 
 
 class Running(NamedTuple):
@@ -110,7 +109,9 @@ def normals(like: PyTree, key: Key) -> PyTree:
     # A number of words that the compiler can share out among cores; a prime number of them takes six times as long.
     words = jax.random.bits(key, (-(-sum(sizes) // 2048) * 1024,), jnp.uint32)
     halves = jnp.concatenate([words >> 16, words & 0xFFFF])
-    values = jax.lax.optimization_barrier(jnp.asarray(_QUANTILES).at[halves].get(mode="promise_in_bounds"))
+    lower = ndtri((jnp.arange(1 << 15, dtype=jnp.float32) + 0.5) / (1 << 16))
+    table = jnp.concatenate([lower, -lower[::-1]])
+    values = jax.lax.optimization_barrier(table.at[halves].get(mode="promise_in_bounds"))
     parts = jnp.split(values[: sum(sizes)], np.cumsum(sizes)[:-1])
     shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
     return jax.tree.unflatten(structure, shaped)
