@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import block_diag
+from jax.scipy.linalg import block_diag, solve_triangular
 from jax.scipy.special import gammaincc, gammaln
 
 from tacit.methods.running import Running, blend, check_positive, check_size, evenly, start
@@ -41,7 +41,7 @@ REACH, LEVER = 2.6, 1.7
 """What the scores, and the curvatures, of records may reach before these weigh less, in units of usual ones."""
 FLOOR, LEAST = 0.7, 0.1
 """The least eigenvalue of M to whiten by, in units of what noise alone makes; the part of it to believe in at least."""
-PACE, DAMPING = 0.6, 1.5
+PACE, DAMPING, LIMIT = 0.6, 1.5, 1.5
 """How steps shorten once the path is averaged, and the part of the noise by which steps are damped."""
 CUT = 2.5
 """Residuals of counts and of normal outcomes are cut at so many standard deviations."""
@@ -147,8 +147,9 @@ def natural(
 
     def build(placeholder: Record) -> Method:
         columns = _columns(placeholder)
-        longest = 1.2 * math.sqrt(columns) if bound is None else bound
+        longest = math.sqrt(columns) if bound is None else bound
         identity = jnp.eye(columns)
+        precisely = 2 * INSIDE_SQUARE * size  # the information about the log of the noise
 
         def init(key: Key) -> NaturalState:
             place = jnp.append(jnp.zeros(columns), jnp.full(int(family.noisy), math.log(noise_std)))
@@ -220,27 +221,33 @@ def natural(
                 old.number + (state.step >= settled),
             )
             usual, believed, _ = _believed(state, path, state.place)
-            pace = share**PACE
-            damped = DAMPING * pace * score.noise_std / release.rate
-            curvature = _with_noise(_raised(believed, size * usual)) + _prior(state) + jnp.diag(damped)
-            change = pace * jnp.linalg.solve(curvature, score.full - _prior(state) @ (state.place - _centre))
-            change = change * jnp.minimum(1, 1.5 / (jnp.linalg.norm(change) + TINY))
+            pace, prior = share**PACE, _prior(state)
+            damping = DAMPING * pace * score.noise_std / release.rate
+            values, vectors = jnp.linalg.eigh(believed + jnp.diag(prior))
+            values = jnp.maximum(values, prior.min()) + damping[0]
+            slope = score.full - _pull(state, state.place)
+            change = vectors @ (vectors.T @ slope[:columns] / values)
+            change = jnp.append(change, slope[columns:] / (precisely + 1 + damping[columns:]))
+            change = change * pace * jnp.minimum(1, LIMIT / (pace * jnp.linalg.norm(change) + TINY))
             usual = jnp.clip(usual, state.usual / 5, state.usual * 5)
             return state._replace(place=state.place + change, usual=usual, path=path)
 
         def draw(state: NaturalState, key: Key) -> dict[str, Array]:
-            path, prior = state.path, _prior(state)
+            path = state.path
             key_curvature, key_place = jax.random.split(key)
-            usual, believed, deviation = _believed(state, path, path.place)
-            wobble = jnp.triu(jax.random.normal(key_curvature, believed.shape))
-            curvature = believed + deviation * (wobble + jnp.triu(wobble, 1).T)
-            curvature = _with_noise(_raised(curvature, size * usual))
-            noise = jnp.diag(path.score_variance) + path.sampling * curvature
-            gain = jnp.linalg.solve(curvature + noise, curvature).T
-            root = jnp.linalg.cholesky(prior + gain @ curvature)
-            mean = jnp.linalg.solve(root, gain @ path.score - prior @ (path.place - _centre))
-            beyond = jnp.linalg.solve(root.T, mean + jax.random.normal(key_place, mean.shape))
-            place = path.place + beyond
+            usual, believed, variance = _believed(state, path, path.place)
+            values, vectors = jnp.linalg.eigh(believed)
+            deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + TINY
+            wobble = jax.random.truncated_normal(key_curvature, jnp.minimum(-values / deviation, 4), jnp.inf)
+            values = jnp.maximum(values + deviation * wobble, 1e-3 * size * usual)
+            values = jnp.append(values, jnp.full(int(family.noisy), precisely))
+            gain = values / (values * (1 + path.sampling) + path.score_variance)
+            vectors = block_diag(vectors, jnp.eye(int(family.noisy)))
+            prior = jnp.append(_prior(state), jnp.ones(int(family.noisy)))
+            root = jnp.linalg.cholesky((vectors * (gain * values)) @ vectors.T + jnp.diag(prior))
+            slope = vectors @ (gain * (vectors.T @ path.score)) - _pull(state, path.place)
+            along = solve_triangular(root, slope, lower=True) + jax.random.normal(key_place, slope.shape)
+            place = path.place + solve_triangular(root.T, along, lower=False)
             weights = {"w": state.whitening.T @ place[:columns]}
             return {**weights, "noise": _noise(place)} if family.noisy else weights
 
@@ -248,32 +255,31 @@ def natural(
             predictor = jnp.asarray(inputs["x"]) @ draw["w"]
             return {"mean": family.mean(predictor), "y": family.draw(key, predictor, draw.get("noise", jnp.ones(())))}
 
-        _centre = jnp.append(jnp.zeros(columns), jnp.full(int(family.noisy), math.log(noise_std)))
-
         def _noise(place: Array) -> Array:
             return jnp.exp(jnp.sum(place[columns:]))
 
         def _reach(state: NaturalState) -> Array:
             """Give C: about the norm of a whitened record times the largest residual of a usual one."""
-            return REACH * jnp.sqrt(columns * state.usual)
+            return REACH * jnp.sqrt(jnp.sum(state.spread) * state.usual)
 
         def _lever(state: NaturalState) -> Array:
-            return LEVER * columns * state.usual
+            return LEVER * jnp.sum(state.spread) * state.usual
 
         def _units(state: NaturalState) -> Array:
             """Give what a score of 1 in a release stands for."""
             units = jnp.full(columns, _reach(state) / scores**0.5)
             return jnp.append(units, jnp.full(int(family.noisy), (CUT**2 - CUT_SQUARE) / NOISE**0.5))
 
-        def _with_noise(curvature: Array) -> Array:
-            """Append the information about the log of the noise, which the cut decides."""
-            return block_diag(curvature, 2 * INSIDE_SQUARE * size * jnp.eye(int(family.noisy)))
-
         def _prior(state: NaturalState) -> Array:
-            return block_diag(state.whitening @ state.whitening.T / prior_std**2, jnp.eye(int(family.noisy)))
+            """Give the precisions of u: the lines of W are orthogonal."""
+            return jnp.sum(state.whitening**2, 1) / prior_std**2
+
+        def _pull(state: NaturalState, place: Array) -> Array:
+            """Give minus the slope of the log prior."""
+            return jnp.append(_prior(state) * place[:columns], place[columns:] - math.log(noise_std))
 
         def _believed(state: NaturalState, path: Path, place: Array) -> tuple[Array, Array, Array]:
-            """Give the usual h, and mean and deviation of H given the releases."""
+            """Give the usual h, and H given the releases: mean and variances."""
             spread, u, released = state.spread, place[:columns], path.curvature / size
             usual = jnp.maximum(jnp.trace(released) / jnp.sum(spread), 0.02 * state.usual)
             along = spread * u
@@ -284,7 +290,7 @@ def natural(
             before = usual**2 * state.spread_variance
             before = before + jnp.maximum(jnp.mean(jnp.square(released - expected) - noise - before), 0)
             gain = before / (before + noise + TINY)
-            return usual, size * (expected + gain * (released - expected)), size * jnp.sqrt(gain * noise)
+            return usual, size * (expected + gain * (released - expected)), size**2 * gain * noise
 
         return Method(init, contribute, update, draw, predict, clip=1.0, rate=1.0, steps=steps, needs=(family.need,))
 
@@ -297,12 +303,6 @@ def _scaled(release: Release, scale: Array | float) -> Release:
 
 def _mirrored(matrix: Array) -> Array:
     return (matrix + matrix.T) / 2
-
-
-def _raised(matrix: Array, usual: Array) -> Array:
-    """Give the matrix with eigenvalues of at least a fiftieth of the usual one."""
-    values, vectors = jnp.linalg.eigh(matrix)
-    return (vectors * jnp.maximum(values, 0.02 * usual)) @ vectors.T
 
 
 def _towards_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
