@@ -3,8 +3,8 @@
     TACIT_DATA=... python papers/coverage/coverage.py [--quick]        without TACIT_DATA the part on Adult is left out
 
 Simulated regressions of 5000 records, logistic, Poisson and normal, whose weights are drawn anew in each replicate. Two
-designs: "plain", an intercept and ten standard normal columns; "flags", an intercept, eight normal columns and eight of 0
-and 1 with shares from one half down to 3%, as they come. The truth is known. Non-private: mode and curvature of the
+designs: "plain", an intercept and ten standard normal columns; "flags", an intercept, eight normal columns and eight of
+0 and 1 with shares from one half down to 3%, as they come. The truth is known. Non-private: mode and curvature of the
 same posterior on the same records. Adult: 5000 records drawn at random; the mode of the posterior on all rows stands
 in for the truth, and the rows that were not drawn give the held-out log-likelihood.
 
@@ -15,6 +15,9 @@ wall: the same bits as ``tacit.fit`` with these seeds (tests/papers/test_coverag
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -178,18 +181,18 @@ class Found(NamedTuple):
     free: list[float]
     width: list[float]
 
-    def row(self) -> tuple[str, ...]:
-        """Write coverage, that of the non-private posterior, their difference and the width; and the verdict."""
-        difference = np.asarray(self.covered) - np.asarray(self.free)
-        kept = "yes" if difference.mean() >= -ALLOWED else "**no**"
-        return (
-            study.shown(self.covered),
-            study.shown(self.free),
-            study.shown(difference),
-            kept,
-            f"{np.median(self.width):.2f}",
-            str(len(self.covered)),
-        )
+
+def row(found: dict[str, Any]) -> tuple[str, ...]:
+    """Write coverage, that of the non-private posterior, their difference, the verdict, and the width."""
+    difference = np.asarray(found["covered"]) - np.asarray(found["free"])
+    return (
+        study.shown(found["covered"]),
+        study.shown(found["free"]),
+        study.shown(difference),
+        "yes" if difference.mean() >= -ALLOWED else "**no**",
+        f"{np.median(found['width']):.2f}",
+        str(len(difference)),
+    )
 
 
 HEADER = ("coverage", "non-private", "difference", "within 0.03", "width ratio", "replicates")
@@ -219,16 +222,8 @@ def compared(pairs: Iterator[tuple[Interval, Interval, Any]]) -> Found:
     return found
 
 
-class Census(NamedTuple):
-    """What was found on Adult: intervals, held-out log-likelihood minus the non-private one's, seconds."""
-
-    found: Found
-    held_out: list[float]
-    seconds: list[float]
-
-
-def census(epsilon: float, runs: int) -> Census:
-    """Fit subsamples of Adult."""
+def census(epsilon: float, runs: int) -> dict[str, list[float]]:
+    """Fit subsamples of Adult: intervals, held-out log-likelihood minus the non-private one's, seconds."""
     from adult import adult
 
     x, y = adult()
@@ -245,87 +240,99 @@ def census(epsilon: float, runs: int) -> Census:
         seconds.append(time.perf_counter() - began)
         mode, covariance, free = study.logistic_posterior(x[inside], y[inside], PRIOR, 1000, seed)
         pairs.append((Interval.of_draws(draws), Interval.of_normal(mode, np.sqrt(np.diag(covariance))), truth))
-        ours, theirs = (
-            study.log_likelihood(study.predictive(w, x[outside]), y[outside]) for w in (draws, free)
-        )
+        ours, theirs = (study.log_likelihood(study.predictive(w, x[outside]), y[outside]) for w in (draws, free))
         held_out.append(ours - theirs)
-    return Census(compared(iter(pairs)), held_out, seconds)
+    return {**compared(iter(pairs))._asdict(), "held_out": held_out, "seconds": seconds}
+
+
+def cells(quick: bool) -> Iterator[tuple[str, str, str, float]]:
+    """Give every cell: method, likelihood, design, epsilon. ``natural`` comes first, then Adult, then the others."""
+    for name in ("natural", "logistic", "conjugate", "vi"):
+        for likelihood, design in itertools.product(
+            ("bernoulli",) if quick else SIZES, ("plain",) if quick else DESIGNS
+        ):
+            if name in methods(likelihood, DESIGNS[design], COUNT):
+                yield from ((name, likelihood, design, epsilon) for epsilon in ((1.0,) if quick else EPSILONS))
+        if name == "natural" and not quick and os.environ.get("TACIT_DATA"):
+            yield from (("natural", "bernoulli", "Adult", epsilon) for epsilon in EPSILONS)
 
 
 def main() -> None:
-    """Print every cell, also those that fail."""
+    """Print every cell, also those that fail. What is done is kept, and a killed run goes on with --resume."""
     chosen = study.options(
         __doc__,
-        runs={"type": int, "default": 200, "help": "replicates of natural and of methods of one step"},
+        runs={"type": int, "default": 200, "help": "replicates of natural and of methods of few steps"},
         others={"type": int, "default": 20, "help": "replicates of vi, whose fits are long"},
         subsamples={"type": int, "default": 40, "help": "subsamples of Adult"},
+        resume={"action": "store_true", "help": "keep the cells that are in results/coverage.json"},
     )
     count = 500 if chosen.quick else COUNT
-    designs, epsilons = (("plain",), (1.0,)) if chosen.quick else (tuple(DESIGNS), EPSILONS)
     runs, others = (2, 1) if chosen.quick else (chosen.runs, chosen.others)
-    results: dict[str, dict[str, Any]] = {}
-    rows = []
-    for likelihood in ("bernoulli",) if chosen.quick else SIZES:
-        for design in designs:
-            for name in methods(likelihood, DESIGNS[design], count):
-                for epsilon in epsilons:
-                    pairs = replicates(likelihood, design, name, epsilon, others if name == "vi" else runs, count)
-                    found = compared(pairs)
-                    cell = (likelihood, design, name, f"{epsilon:g}")
-                    rows.append((*cell, *found.row()))
-                    results[", ".join(cell)] = found._asdict()
-                    print(rows[-1], flush=True)
+    kept = chosen.out / "results" / "coverage.json"
+    results = json.loads(kept.read_text())["cells"] if chosen.resume else {}
+    for name, likelihood, design, epsilon in cells(chosen.quick):
+        cell = f"{name}, {likelihood}, {design}, {epsilon:g}"
+        if cell in results:
+            continue
+        if design == "Adult":
+            results[cell] = census(epsilon, chosen.subsamples)
+        else:
+            number = others if name == "vi" else runs
+            results[cell] = compared(replicates(likelihood, design, name, epsilon, number, count))._asdict()
+        print(cell, *row(results[cell]), flush=True)
+        report(chosen.out, count, results)
+
+
+def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
+    """Write tables and picture of the cells that are done."""
+    simulated = {cell: found for cell, found in results.items() if "Adult" not in cell}
+    census = {cell: found for cell, found in results.items() if "Adult" in cell}
+    ours = [row(found) for cell, found in simulated.items() if cell.startswith("natural")]
     text = [
-        f"{count} records, δ = {DELTA:g}, prior standard deviation {PRIOR:g}; ± is the Monte-Carlo standard error over replicates.",
-        study.table(["likelihood", "design", "method", "ε", *HEADER], rows),
+        f"{count} records, δ = {DELTA:g}, prior standard deviation {PRIOR:g}; ± is the Monte-Carlo standard error over "
+        "replicates.",
+        study.table(
+            ["method", "likelihood", "design", "ε", *HEADER],
+            [(*cell.split(", "), *row(found)) for cell, found in simulated.items()],
+        ),
+        f"`natural`: {sum(line[3] == 'yes' for line in ours)} of {len(ours)} cells within {ALLOWED:g} of the non-private "
+        "coverage, or above it.",
     ]
-    ours = [row for row in rows if row[2] == "natural"]
-    text.append(
-        f"`natural`: {sum(row[7] == 'yes' for row in ours)} of {len(ours)} cells within {ALLOWED:g} of the non-private "
-        "coverage."
-    )
-    text += adult_part(chosen.quick, chosen.subsamples, results)
+    if census:
+        seconds = [found["seconds"] for found in census.values()]
+        later = np.median([second for run in seconds for second in run[1:]])
+        text += [
+            f"Adult, {COUNT} records, 17 columns, `natural`:",
+            study.table(
+                ["ε", *HEADER, "held-out log-likelihood minus non-private"],
+                [
+                    (cell.split(", ")[-1], *row(found), study.shown(found["held_out"], 4))
+                    for cell, found in census.items()
+                ],
+            ),
+            f"A fit took {seconds[0][0]:.1f} s with compilation and {later:.2f} s (median) after it, on one core that other "
+            "work shared.",
+        ]
     study.save(
-        chosen.out,
+        out,
         "coverage",
         "python papers/coverage/coverage.py",
         "\n\n".join(text),
-        {"seed": SEED, **results},
-        picture(results),
+        {"seed": SEED, "cells": results},
+        picture(simulated),
     )
-
-
-def adult_part(quick: bool, subsamples: int, results: dict[str, Any]) -> list[str]:
-    """Give the table of Adult, and the times."""
-    import os
-
-    if not os.environ.get("TACIT_DATA") or quick:
-        return ["Adult: left out, for want of TACIT_DATA or of time."]
-    rows, all_seconds = [], []
-    for epsilon in EPSILONS:
-        found, held_out, seconds = census(epsilon, subsamples)
-        rows.append((f"{epsilon:g}", *found.row(), study.shown(held_out, 4)))
-        results[f"adult, {epsilon:g}"] = {**found._asdict(), "held_out": held_out, "seconds": seconds}
-        all_seconds.append(seconds)
-        print(rows[-1], flush=True)
-    first, later = all_seconds[0][0], np.median([second for seconds in all_seconds for second in seconds[1:]])
-    return [
-        f"Adult, {COUNT} records, 17 columns, `natural`:",
-        study.table(["ε", *HEADER, "held-out log-likelihood minus non-private"], rows),
-        f"A fit took {first:.1f} s with compilation and {later:.2f} s (median) after it, on one core.",
-    ]
 
 
 def picture(results: dict[str, Any]) -> Any:
     """Draw coverage over epsilon, a panel for each likelihood."""
-    likelihoods = sorted({cell.split(", ")[0] for cell in results} - {"adult"})
+    likelihoods = [name for name in SIZES if any(f", {name}, " in cell for cell in results)]
     figure, axes = study.panels(len(likelihoods), 4.0, 3.4)
     colour = {"natural": "blue", "vi": "orange", "logistic": "green", "conjugate": "green"}
     for ax, likelihood in zip(axes, likelihoods, strict=True):
         lines: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
         for cell, found in results.items():
-            if cell.startswith(likelihood):
-                _, design, name, epsilon = cell.split(", ")
+            if f", {likelihood}, " in cell:
+                name, _, design, epsilon = cell.split(", ")
                 mean, error = study.mean_error(found["covered"])
                 lines.setdefault((design, name), []).append((float(epsilon), mean, error, np.mean(found["free"])))
         for (design, name), points in lines.items():

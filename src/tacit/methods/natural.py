@@ -2,20 +2,21 @@
 
     w ~ N(0, prior_std^2),  y | x, w  logistic, Poisson or normal with the predictor x'w;   z = W x,  w = W'u
     a tenth of the releases:   M = sum x x'                     W from the eigenvalues of M; a floor where noise hides M
-    all the others, at u:      g = sum k r z,  H = sum k h z z'             r = y - mean, cut and centred;  h = E[r y]
+    all the others, at u:      g = sum k r z,  H = sum k h z z'             r = y - mean, cut and centred;  h = -dE[r]
                                u = u + pace (H + 1/prior)^-1 (g - u/prior)
     averages over the path:    g = H (u* - u) + noise,  S its covariance
-    a draw:  H from what M and the released H say of it,  then  u* | H  with precision  1/prior + H (H + S)^-1 H
+    a draw:  the eigenvalues of H, from what the releases say of them,
+             then u* | H, whose precision is  1/prior + H (H + S)^-1 H
 
 The weight k = min(1, C / (|z| largest |r|)) depends on x and public numbers only, and r has mean 0 given x. So every
 contribution is within the clip without being clipped, and g = 0 has no bias: leverage costs a little precision where a
 clip would cost the truth. The residuals of counts and of normal outcomes, which have no largest one, are cut at some
 standard deviations and centred again (Cantoni and Ronchetti 2001; Huber 1964).
 
-That S is known makes the posterior count the noise of g (METHODS 19.4). H is not known: where noise hides it, a posterior
-that takes its best guess believes in information that is not there. So each draw has a curvature of its own. Before
-the release of H it is believed to be a M + b (Mu)(Mu)', as for normal x (Stein), up to the noise in M and to what the
-releases show beyond it. M itself is drawn towards its diagonal as far as noise explains the rest.
+S is known, and so the posterior counts the noise of g. H is not: where noise hides it, a posterior with the best guess
+believes in information that is not there. So each draw has a curvature of its own, with eigenvalues from normal
+distributions cut at 0. H is expected to be a M + b (Mu)(Mu)', as for normal x (Stein), up to the noise in M and to what
+the releases show beyond it. M itself is drawn towards its diagonal as far as noise explains the rest.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from jax.scipy.special import gammaincc, gammaln
 from tacit.methods.running import Running, blend, check_positive, check_size, evenly, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
-STEPS, MOMENTS, SETTLE = 40, 0.1, 0.25
+STEPS, MOMENTS, SETTLE = 40, 0.1, 0.15
 """Releases by default; the part of them for M; the part after which the path is averaged."""
 CURVATURE, NOISE = 0.2, 0.05
 """Shares of the later releases: for H, and for the noise of normal outcomes. The rest is for g."""
@@ -42,7 +43,7 @@ REACH, LEVER = 2.6, 1.7
 FLOOR, LEAST = 0.7, 0.1
 """The least eigenvalue of M to whiten by, in units of what noise alone makes; the part of it to believe in at least."""
 PACE, DAMPING, LIMIT = 0.6, 1.5, 1.5
-"""How steps shorten once the path is averaged, and the part of the noise by which steps are damped."""
+"""How steps shorten once the path is averaged, how noise damps them, and how long they are at most."""
 CUT = 2.5
 """Residuals of counts and of normal outcomes are cut at so many standard deviations."""
 TINY = 1e-20
@@ -56,7 +57,8 @@ CUT_SQUARE = INSIDE_SQUARE + CUT**2 * (1 - INSIDE)
 class Family(NamedTuple):
     """A likelihood with its usual link, by the predictor and the noise's standard deviation (1 where there is none).
 
-    ``residual(y, predictor, noise)`` gives r and the largest |r|; ``information(predictor, noise)`` is h = E[r y].
+    ``residual(y, predictor, noise)`` gives r and the largest |r|; ``information(predictor, noise)`` is h, minus the slope of
+    the mean of r by the predictor, which is at least the variance of r.
     """
 
     residual: Callable[[Array, Array, Array], tuple[Array, Array]]
@@ -141,9 +143,10 @@ def natural(
     if steps < 5:
         raise ValueError(f"steps is {steps}; moments and a path need at least 5. Write steps={STEPS}.")
     family = FAMILIES[likelihood]
+    extra = int(family.noisy)  # numbers in a place beside u: the log of the noise
     first = max(1, round(MOMENTS * steps))
     settled = first + max(1, round(SETTLE * steps) - 1)
-    scores = 1 - CURVATURE - NOISE * family.noisy
+    scores = 1 - CURVATURE - NOISE * extra
 
     def build(placeholder: Record) -> Method:
         columns = _columns(placeholder)
@@ -152,7 +155,7 @@ def natural(
         precisely = 2 * INSIDE_SQUARE * size  # the information about the log of the noise
 
         def init(key: Key) -> NaturalState:
-            place = jnp.append(jnp.zeros(columns), jnp.full(int(family.noisy), math.log(noise_std)))
+            place = jnp.append(jnp.zeros(columns), jnp.full(extra, math.log(noise_std)))
             zero, square = jnp.float32(0), jnp.zeros((columns, columns))
             return NaturalState(
                 jnp.int32(0),
@@ -240,10 +243,10 @@ def natural(
             deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + TINY
             wobble = jax.random.truncated_normal(key_curvature, jnp.minimum(-values / deviation, 4), jnp.inf)
             values = jnp.maximum(values + deviation * wobble, 1e-3 * size * usual)
-            values = jnp.append(values, jnp.full(int(family.noisy), precisely))
+            values = jnp.append(values, jnp.full(extra, precisely))
             gain = values / (values * (1 + path.sampling) + path.score_variance)
-            vectors = block_diag(vectors, jnp.eye(int(family.noisy)))
-            prior = jnp.append(_prior(state), jnp.ones(int(family.noisy)))
+            vectors = block_diag(vectors, jnp.eye(extra))
+            prior = jnp.append(_prior(state), jnp.ones(extra))
             root = jnp.linalg.cholesky((vectors * (gain * values)) @ vectors.T + jnp.diag(prior))
             slope = vectors @ (gain * (vectors.T @ path.score)) - _pull(state, path.place)
             along = solve_triangular(root, slope, lower=True) + jax.random.normal(key_place, slope.shape)
@@ -268,7 +271,7 @@ def natural(
         def _units(state: NaturalState) -> Array:
             """Give what a score of 1 in a release stands for."""
             units = jnp.full(columns, _reach(state) / scores**0.5)
-            return jnp.append(units, jnp.full(int(family.noisy), (CUT**2 - CUT_SQUARE) / NOISE**0.5))
+            return jnp.append(units, jnp.full(extra, (CUT**2 - CUT_SQUARE) / NOISE**0.5))
 
         def _prior(state: NaturalState) -> Array:
             """Give the precisions of u: the lines of W are orthogonal."""
