@@ -261,9 +261,9 @@ def main() -> None:
     """Print every cell, also those that fail. What is done is kept, and a killed run goes on with --resume."""
     chosen = study.options(
         __doc__,
-        runs={"type": int, "default": 200, "help": "replicates of natural and of methods of few steps"},
-        others={"type": int, "default": 20, "help": "replicates of vi, whose fits are long"},
-        subsamples={"type": int, "default": 40, "help": "subsamples of Adult"},
+        runs={"type": int, "default": 100, "help": "replicates of natural and of methods of few steps"},
+        others={"type": int, "default": 5, "help": "replicates of vi, whose fits are long"},
+        subsamples={"type": int, "default": 20, "help": "subsamples of Adult"},
         resume={"action": "store_true", "help": "keep the cells that are in results/coverage.json"},
     )
     count = 500 if chosen.quick else COUNT
@@ -295,8 +295,8 @@ def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
             ["method", "likelihood", "design", "ε", *HEADER],
             [(*cell.split(", "), *row(found)) for cell, found in simulated.items()],
         ),
-        f"`natural`: {sum(line[3] == 'yes' for line in ours)} of {len(ours)} cells within {ALLOWED:g} of the non-private "
-        "coverage, or above it.",
+        f"`natural`: {sum(line[3] == 'yes' for line in ours)} of {len(ours)} cells within {ALLOWED:g} of the coverage "
+        "without privacy, or above it.",
     ]
     if census:
         seconds = [found["seconds"] for found in census.values()]
@@ -310,8 +310,8 @@ def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
                     for cell, found in census.items()
                 ],
             ),
-            f"A fit took {seconds[0][0]:.1f} s with compilation and {later:.2f} s (median) after it, on one core that other "
-            "work shared.",
+            f"A fit took {seconds[0][0]:.1f} s with compilation and {later:.2f} s (median) after it, on a core that "
+            "other work shared.",
         ]
     study.save(
         out,

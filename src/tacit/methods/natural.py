@@ -57,8 +57,8 @@ CUT_SQUARE = INSIDE_SQUARE + CUT**2 * (1 - INSIDE)
 class Family(NamedTuple):
     """A likelihood with its usual link, by the predictor and the noise's standard deviation (1 where there is none).
 
-    ``residual(y, predictor, noise)`` gives r and the largest |r|; ``information(predictor, noise)`` is h, minus the slope of
-    the mean of r by the predictor, which is at least the variance of r.
+    ``residual(y, predictor, noise)`` gives r and the largest |r|. ``information(predictor, noise)`` is h, minus the
+    slope of the mean of r by the predictor; the variance of r is at most that.
     """
 
     residual: Callable[[Array, Array, Array], tuple[Array, Array]]
