@@ -144,7 +144,9 @@ TABLE = {
     ),
     "lda, two topics": Row(lambda: counted(lambda placeholder: lda(2, 6)), documents()),
     "logistic, three columns": Row(lambda: counted(tacit.logistic(bound=3.0)), records(True)),
-    "natural, logistic regression": Row(lambda: counted(tacit.natural(size=COUNT, steps=STEPS)), records(True)),
+    "natural, logistic regression": Row(
+        lambda: counted(tacit.natural(size=COUNT, prior_std=1.0, steps=STEPS)), records(True)
+    ),
     "natural, linear regression": Row(
         lambda: counted(tacit.natural("normal", size=COUNT, steps=STEPS)), records(False)
     ),
