@@ -144,6 +144,12 @@ TABLE = {
     ),
     "lda, two topics": Row(lambda: counted(lambda placeholder: lda(2, 6)), documents()),
     "logistic, three columns": Row(lambda: counted(tacit.logistic(bound=3.0)), records(True)),
+    "natural, logistic regression": Row(
+        lambda: counted(tacit.natural(size=COUNT, prior_std=1.0, steps=STEPS)), records(True)
+    ),
+    "natural, linear regression": Row(
+        lambda: counted(tacit.natural("normal", size=COUNT, steps=STEPS)), records(False)
+    ),
     "pbp, four hidden units": Row(lambda: counted(tacit.pbp((4,), size=COUNT)), records(False)),
     "sep, probit regression": Row(lambda: counted(tacit.sep(tacit.sites.probit(), size=COUNT)), records(True)),
     "sep, mixture of two": Row(lambda: counted(tacit.sep(tacit.sites.mixture(2, 0.5), size=COUNT)), clusters()),

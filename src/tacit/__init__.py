@@ -13,6 +13,7 @@ from tacit.methods.belief_net import belief_net
 from tacit.methods.conjugate import conjugate
 from tacit.methods.lda import lda
 from tacit.methods.logistic import logistic
+from tacit.methods.natural import natural
 from tacit.methods.networks import network
 from tacit.methods.pbp import pbp
 from tacit.methods.sep import sep
@@ -61,6 +62,7 @@ __all__ = [
     "fit_public",
     "lda",
     "logistic",
+    "natural",
     "network",
     "pbp",
     "rehearse",

@@ -1,0 +1,353 @@
+"""How often 90% intervals hold the truth: ``tacit.natural`` beside the non-private posterior and other methods.
+
+    TACIT_DATA=... python papers/coverage/coverage.py [--quick]        without TACIT_DATA the part on Adult is left out
+
+Simulated regressions of 5000 records, logistic, Poisson and normal, whose weights are drawn anew in each replicate. Two
+designs: "plain", an intercept and ten standard normal columns; "flags", an intercept, eight normal columns and eight of
+0 and 1 with shares from one half down to 3%, as they come. The truth is known. Non-private: mode and curvature of the
+same posterior on the same records. Adult: 5000 records drawn at random; the mode of the posterior on all rows stands
+in for the truth, and the rows that were not drawn give the held-out log-likelihood.
+
+The seeds below were fixed before the method was tuned; it was tuned on other ones (1000 to 1100) and, for what concerns
+Adult, on subsamples 11 and 12. Fits that differ in records and seeds only go through one compiled program of the
+wall: the same bits as ``tacit.fit`` with these seeds (tests/papers/test_coverage.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+import tacit
+from tacit.ledger import Ledger
+from tacit.wall import Door, random
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "d3p"))
+import study  # noqa: E402
+
+study.HERE = HERE
+SEED = 70_000
+COUNT, PRIOR, DELTA = 5000, 4.0, 1e-5
+EPSILONS = (0.3, 1.0, 3.0)
+ALLOWED = 0.03
+"""By how much coverage may fall below that of the non-private posterior on the same replicates."""
+SHARES = (0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.3, 0.1)
+SIZES = {"bernoulli": 0.6, "poisson": 0.25, "normal": 0.6}
+"""Standard deviation of the weights."""
+DESIGNS = {"plain": 11, "flags": 17}
+
+
+def regression(likelihood: str, design: str, seed: int, count: int) -> tuple[dict[str, Any], Any]:
+    """Draw weights and records."""
+    rng = np.random.default_rng(seed)
+    flags = rng.random((count, len(SHARES))) < SHARES if design == "flags" else np.zeros((count, 0))
+    normal = rng.normal(size=(count, DESIGNS[design] - 1 - flags.shape[1]))
+    x = np.concatenate([np.ones((count, 1)), normal, flags], 1)
+    w = SIZES[likelihood] * rng.normal(size=x.shape[1])
+    predictor = x @ w
+    if likelihood == "bernoulli":
+        y = rng.logistic(predictor) > 0
+    else:
+        y = rng.poisson(np.exp(predictor)) if likelihood == "poisson" else predictor + rng.normal(size=count)
+    return {"x": x.astype(np.float32), "y": y.astype(np.float32)}, w
+
+
+def not_private(likelihood: str, records: dict[str, Any]) -> tuple[Any, Any]:
+    """Give mode and standard deviations of the posterior, by Newton's method; the noise of normal outcomes as found."""
+    x, y = records["x"].astype(np.float64), records["y"].astype(np.float64)
+    prior = np.eye(x.shape[1]) / PRIOR**2
+    w = np.zeros(x.shape[1])
+    w[0] = np.log(np.mean(y)) if likelihood == "poisson" else 0.0
+    for _ in range(100):
+        predictor = x @ w
+        if likelihood == "bernoulli":
+            mean = np.exp(study.log_sigmoid(predictor))
+            h, variance = mean * (1 - mean), 1.0
+        elif likelihood == "poisson":
+            mean = np.exp(predictor)
+            h, variance = mean, 1.0
+        else:
+            mean, h, variance = predictor, np.ones(len(y)), float(np.mean((y - predictor) ** 2))
+        precision = (x * h[:, None]).T @ x / variance + prior
+        change = np.linalg.solve(precision, x.T @ (y - mean) / variance - prior @ w)
+        w = w + change / max(1.0, float(np.abs(change).max()))
+        if np.abs(change).max() < 1e-9:
+            break
+    return w, np.sqrt(np.diag(np.linalg.inv(precision)))
+
+
+def models(likelihood: str) -> Callable[..., None]:
+    """Give the regression as a NumPyro model, for ``tacit.vi``."""
+
+    def model(x: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, PRIOR).expand([x.shape[-1]]).to_event())
+        noise = numpyro.sample("noise", dist.LogNormal(0, 1)) if likelihood == "normal" else 1.0
+        predictor = x @ w
+        y_given = {
+            "bernoulli": lambda: dist.Bernoulli(logits=predictor, validate_args=False),
+            "poisson": lambda: dist.Poisson(jnp.exp(jnp.clip(predictor, -15, 15)), validate_args=False),
+            "normal": lambda: dist.Normal(predictor, noise),
+        }[likelihood]()
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", y_given, obs=y)
+
+    return model
+
+
+def methods(likelihood: str, columns: int, count: int) -> dict[str, Any]:
+    """Give the methods to compare. Those with bounds get generous public ones."""
+    found = {"natural": tacit.natural(likelihood, size=count, prior_std=PRIOR), "vi": tacit.vi(models(likelihood))}
+    if likelihood == "bernoulli":
+        found["logistic"] = tacit.logistic(bound=1.2 * columns**0.5)
+    if likelihood == "normal":
+        found["conjugate"] = tacit.conjugate(tacit.families.linear(bound=1.2 * columns**0.5, most=6.0))
+    return found
+
+
+class Repeated:
+    """Fits through the wall that differ in records and seeds only: one program, compiled once."""
+
+    def __init__(self, method: Any, records: Any, budget: tacit.Budget) -> None:
+        count = len(records["y"])
+        data = tacit.PrivateData(records, size=count)
+        self.method = method(data.placeholder)
+        recipe = {"rate": self.method.rate or 0.1, "steps": self.method.steps or 1000}
+        clip = self.method.clip or 2 * _numbers(self.method, data.placeholder) ** 0.5
+        self.mechanism = tacit.calibrate(budget, clip=clip, weights=self.method.weights, **recipe)
+        names = {"run": "coverage", "kind": "fit", "title": "coverage", "simulation": True}
+        self.door = Door(
+            self.method,
+            data,
+            self.mechanism,
+            secret=random.fixed(0),
+            key=jax.random.key(0),
+            ledgers=[Ledger()],
+            **names,
+        )
+        self.init = jax.jit(lambda key: jax.tree.map(jnp.asarray, self.method.init(key)))
+        self.draws = jax.jit(lambda state, keys: jax.vmap(self.method.draw, (None, 0))(state, keys))
+
+    def fit(self, records: Any, seed: int) -> dict[str, Any]:
+        """Give a thousand draws."""
+        key, steps, door = jax.random.key(seed), self.mechanism.steps, self.door
+        door._records, door._key = jax.tree.map(jnp.asarray, records), key
+        door.rekey(random.fixed(seed))
+        state = door.advance(self.init(key), 0, steps)
+        draws = self.draws(state, jax.random.split(jax.random.fold_in(key, steps), 1000))
+        return {name: np.asarray(value, np.float64) for name, value in draws.items()}
+
+
+def _numbers(method: Any, placeholder: Any) -> int:
+    shape = jax.eval_shape(lambda key: method.contribution(method.init(key), placeholder, key, key), jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shape))
+
+
+class Interval(NamedTuple):
+    """Central 90% intervals."""
+
+    low: Any
+    high: Any
+
+    def holds(self, truth: Any) -> float:
+        """Give the share of the intervals that hold the truth."""
+        return float(np.mean((self.low < truth) & (truth < self.high)))
+
+    @classmethod
+    def of_draws(cls, draws: Any) -> Interval:
+        return cls(*np.quantile(draws, [0.05, 0.95], axis=0))
+
+    @classmethod
+    def of_normal(cls, mean: Any, deviation: Any) -> Interval:
+        return cls(mean - 1.6449 * deviation, mean + 1.6449 * deviation)
+
+
+class Found(NamedTuple):
+    """Of each replicate: coverage, coverage of the non-private posterior, median width by the non-private one's."""
+
+    covered: list[float]
+    free: list[float]
+    width: list[float]
+
+
+def row(found: dict[str, Any]) -> tuple[str, ...]:
+    """Write coverage, that of the non-private posterior, their difference, the verdict, and the width."""
+    difference = np.asarray(found["covered"]) - np.asarray(found["free"])
+    return (
+        study.shown(found["covered"]),
+        study.shown(found["free"]),
+        study.shown(difference),
+        "yes" if difference.mean() >= -ALLOWED else "**no**",
+        f"{np.median(found['width']):.2f}",
+        str(len(difference)),
+    )
+
+
+HEADER = ("coverage", "non-private", "difference", "within 0.03", "width ratio", "replicates")
+
+
+def replicates(
+    likelihood: str, design: str, name: str, epsilon: float, runs: int, count: int
+) -> Iterator[tuple[Interval, Interval, Any]]:
+    """Give the private interval, the non-private one and the truth of each replicate."""
+    program = None
+    for run in range(runs):
+        records, truth = regression(likelihood, design, SEED + run, count)
+        if program is None:
+            method = methods(likelihood, DESIGNS[design], count)[name]
+            program = Repeated(method, records, tacit.Budget(epsilon, DELTA))
+        draws = program.fit(records, SEED + run)["w"]
+        yield Interval.of_draws(draws), Interval.of_normal(*not_private(likelihood, records)), truth
+
+
+def compared(pairs: Iterator[tuple[Interval, Interval, Any]]) -> Found:
+    """Compare private and non-private intervals over replicates."""
+    found = Found([], [], [])
+    for private, free, truth in pairs:
+        found.covered.append(private.holds(truth))
+        found.free.append(free.holds(truth))
+        found.width.append(float(np.median((private.high - private.low) / (free.high - free.low))))
+    return found
+
+
+def census(epsilon: float, runs: int) -> dict[str, list[float]]:
+    """Fit subsamples of Adult: intervals, held-out log-likelihood minus the non-private one's, seconds."""
+    from adult import adult
+
+    x, y = adult()
+    truth = study.logistic_posterior(x, y, PRIOR, 2, 0)[0]
+    pairs, held_out, seconds, program = [], [], [], None
+    for seed in range(SEED, SEED + runs):
+        order = np.random.default_rng(seed).permutation(len(y))
+        inside, outside = order[:COUNT], order[COUNT:]
+        records = {"x": x[inside], "y": y[inside].astype(np.float32)}
+        began = time.perf_counter()
+        if program is None:
+            program = Repeated(tacit.natural(size=COUNT, prior_std=PRIOR), records, tacit.Budget(epsilon, DELTA))
+        draws = program.fit(records, seed)["w"]
+        seconds.append(time.perf_counter() - began)
+        mode, covariance, free = study.logistic_posterior(x[inside], y[inside], PRIOR, 1000, seed)
+        pairs.append((Interval.of_draws(draws), Interval.of_normal(mode, np.sqrt(np.diag(covariance))), truth))
+        ours, theirs = (study.log_likelihood(study.predictive(w, x[outside]), y[outside]) for w in (draws, free))
+        held_out.append(ours - theirs)
+    return {**compared(iter(pairs))._asdict(), "held_out": held_out, "seconds": seconds}
+
+
+def cells(quick: bool) -> Iterator[tuple[str, str, str, float]]:
+    """Give every cell: method, likelihood, design, epsilon. ``natural`` comes first, then Adult, then the others."""
+    for name in ("natural", "logistic", "conjugate", "vi"):
+        for likelihood, design in itertools.product(
+            ("bernoulli",) if quick else SIZES, ("plain",) if quick else DESIGNS
+        ):
+            if name in methods(likelihood, DESIGNS[design], COUNT):
+                yield from ((name, likelihood, design, epsilon) for epsilon in ((1.0,) if quick else EPSILONS))
+        if name == "natural" and not quick and os.environ.get("TACIT_DATA"):
+            yield from (("natural", "bernoulli", "Adult", epsilon) for epsilon in EPSILONS)
+
+
+def main() -> None:
+    """Print every cell, also those that fail. What is done is kept, and a killed run goes on with --resume."""
+    chosen = study.options(
+        __doc__,
+        runs={"type": int, "default": 100, "help": "replicates of natural and of methods of few steps"},
+        others={"type": int, "default": 5, "help": "replicates of vi, whose fits are long"},
+        subsamples={"type": int, "default": 20, "help": "subsamples of Adult"},
+        resume={"action": "store_true", "help": "keep the cells that are in results/coverage.json"},
+    )
+    count = 500 if chosen.quick else COUNT
+    runs, others = (2, 1) if chosen.quick else (chosen.runs, chosen.others)
+    kept = chosen.out / "results" / "coverage.json"
+    results = json.loads(kept.read_text())["cells"] if chosen.resume else {}
+    for name, likelihood, design, epsilon in cells(chosen.quick):
+        cell = f"{name}, {likelihood}, {design}, {epsilon:g}"
+        if cell in results:
+            continue
+        if design == "Adult":
+            results[cell] = census(epsilon, chosen.subsamples)
+        else:
+            number = others if name == "vi" else runs
+            results[cell] = compared(replicates(likelihood, design, name, epsilon, number, count))._asdict()
+        print(cell, *row(results[cell]), flush=True)
+        report(chosen.out, count, results)
+
+
+def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
+    """Write tables and picture of the cells that are done."""
+    simulated = {cell: found for cell, found in results.items() if "Adult" not in cell}
+    census = {cell: found for cell, found in results.items() if "Adult" in cell}
+    ours = [row(found) for cell, found in simulated.items() if cell.startswith("natural")]
+    text = [
+        f"{count} records, δ = {DELTA:g}, prior standard deviation {PRIOR:g}; ± is the Monte-Carlo standard error over "
+        "replicates.",
+        study.table(
+            ["method", "likelihood", "design", "ε", *HEADER],
+            [(*cell.split(", "), *row(found)) for cell, found in simulated.items()],
+        ),
+        f"`natural`: {sum(line[3] == 'yes' for line in ours)} of {len(ours)} cells within {ALLOWED:g} of the coverage "
+        "without privacy, or above it.",
+    ]
+    if census:
+        seconds = [found["seconds"] for found in census.values()]
+        later = np.median([second for run in seconds for second in run[1:]])
+        text += [
+            f"Adult, {COUNT} records, 17 columns, `natural`:",
+            study.table(
+                ["ε", *HEADER, "held-out log-likelihood minus non-private"],
+                [
+                    (cell.split(", ")[-1], *row(found), study.shown(found["held_out"], 4))
+                    for cell, found in census.items()
+                ],
+            ),
+            f"A fit took {later:.2f} s (median) after compilation, on a core that other work shared.",
+        ]
+    study.save(
+        out,
+        "coverage",
+        "python papers/coverage/coverage.py",
+        "\n\n".join(text),
+        {"seed": SEED, "cells": results},
+        picture(simulated),
+    )
+
+
+def picture(results: dict[str, Any]) -> Any:
+    """Draw coverage over epsilon, a panel for each likelihood."""
+    likelihoods = [name for name in SIZES if any(f", {name}, " in cell for cell in results)]
+    figure, axes = study.panels(len(likelihoods), 4.0, 3.4)
+    colour = {"natural": "blue", "vi": "orange", "logistic": "green", "conjugate": "green"}
+    for ax, likelihood in zip(axes, likelihoods, strict=True):
+        lines: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
+        for cell, found in results.items():
+            if f", {likelihood}, " in cell:
+                name, _, design, epsilon = cell.split(", ")
+                mean, error = study.mean_error(found["covered"])
+                lines.setdefault((design, name), []).append((float(epsilon), mean, error, np.mean(found["free"])))
+        for (design, name), points in lines.items():
+            epsilon, mean, error, free = map(np.asarray, zip(*points, strict=True))
+            style = {"ls": "-" if design == "plain" else "--", "color": study.COLOURS[colour[name]]}
+            ax.errorbar(epsilon, mean, 2 * error, marker="o", ms=3, label=f"{name}, {design}", **style)
+            if name == "natural":
+                ax.plot(epsilon, free, color=study.COLOURS["black"], lw=0.8, ls=style["ls"])
+        study.log_axis(ax, sorted({point[0] for points in lines.values() for point in points}))
+        ax.set_ylim(0, 1.02)
+        ax.set_xlabel("ε")
+        ax.set_title(likelihood, fontsize="medium", loc="left")
+        ax.legend(fontsize="x-small", frameon=False, loc="lower right")
+    axes[0].set_ylabel("coverage of 90% intervals\n(black: non-private)")
+    return figure
+
+
+if __name__ == "__main__":
+    main()
