@@ -269,6 +269,7 @@ def test_forged_selections_are_found(selection) -> None:
         Certificate.from_json(json.dumps(content)).verify()
 
 
+@pytest.mark.slow
 def test_the_better_candidate_wins_and_the_broken_one_does_not() -> None:
     candidates = {"right": mean_of(200), "far": mean_of(200, shift=2.0), "broken": mean_of(200, shift=math.nan)}
     budget = tacit.Budget(3.0, 1e-6)

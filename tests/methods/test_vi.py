@@ -213,6 +213,8 @@ CASES = {
     "network with a prior": (network, network, autoguide.AutoNormal, LABELLED),
     "parameter in model and prior": (with_parameter, with_parameter, autoguide.AutoNormal, LABELLED),
 }
+DEAR = {"AutoBNAFNormal", "network with a prior", "mixture"}
+"""Half a minute each to compile."""
 
 
 @pytest.mark.parametrize(
@@ -220,7 +222,9 @@ CASES = {
     [(False, 1e-6), pytest.param(True, 1e-12, marks=pytest.mark.slow)],
     ids=["float32", "float64"],
 )
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in DEAR else []) for name in CASES]
+)
 def test_a_step_without_privacy_goes_along_numpyros_gradient(name, wide, tolerance):
     with jax.enable_x64(wide):
         model, reference, kind, records = CASES[name]
@@ -304,6 +308,7 @@ def test_an_autoencoder_contributes_the_gradient_of_a_records_elbo():
     assert not np.allclose(jax.tree.leaves(mine)[0], jax.tree.leaves(other)[0])
 
 
+@pytest.mark.slow
 def test_an_autoencoder_is_fitted_saved_and_reconstructs(tmp_path):
     x = images(2000)
     data = tacit.PrivateData(x, size=len(x))

@@ -28,6 +28,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Any:
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_compiler")
 def test_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
