@@ -1,12 +1,13 @@
 """Private regression with honest intervals: whitened scores that nothing cuts, and a posterior that knows the noise.
 
     w ~ N(0, prior_std^2),  y | x, w  logistic, Poisson or normal with the predictor x'w;   z = W x,  w = W'u
+    P = W diag(1/prior_std^2) W'                                the prior's precision of u
     a tenth of the releases:   M = sum x x'                     W from the eigenvalues of M; a floor where noise hides M
     all the others, at u:      g = sum k r z,  H = sum k h z z'             r = y - mean, cut and centred;  h = -dE[r]
-                               u = u + pace (H + 1/prior)^-1 (g - u/prior)
+                               u = u + pace (H + P)^-1 (g - P u)
     averages over the path:    g = H (u* - u) + noise,  S its covariance
     a draw:  the eigenvalues of H, from what the releases say of them,
-             then u* | H, whose precision is  1/prior + H (H + S)^-1 H
+             then u* | H, whose precision is  P + H (H + S)^-1 H
 
 The weight k = min(1, C / (|z| largest |r|)) depends on x and public numbers only, and r has mean 0 given x. So every
 contribution is within the clip without being clipped, and g = 0 has no bias: leverage costs a little precision where a
@@ -17,12 +18,18 @@ S is known, and so the posterior counts the noise of g. H is not: where noise hi
 believes in information that is not there. So each draw has a curvature of its own, with eigenvalues from normal
 distributions cut at 0. H is expected to be a M + b (Mu)(Mu)', as for normal x (Stein), up to the noise in M and to what
 the releases show beyond it. M itself is drawn towards its diagonal as far as noise explains the rest.
+
+What the releases say of w is a normal likelihood, so that priors are a matter of the draw. The effects of groups (of
+clinics, of years) are weights of J - 1 columns that sum to zero over the J levels, beside the intercept: with J columns
+the design would be singular. Their standard deviation is drawn from its posterior with the weights summed out, on a
+grid, and then the weights; what the intercept found is shared out between it and the effects' mean by the prior.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import block_diag, solve_triangular
 from jax.scipy.special import gammaincc, gammaln
+from jax.scipy.stats import norm
 
 from tacit.methods.running import Running, blend, check_positive, check_size, evenly, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
@@ -46,6 +54,8 @@ PACE, DAMPING, LIMIT = 0.6, 1.5, 1.5
 """How steps shorten once the path is averaged, how noise damps them, and how long they are at most."""
 CUT = 2.5
 """Residuals of counts and of normal outcomes are cut at so many standard deviations."""
+GRID, SWEEPS = 40, 4
+"""Places on the grid of a group's standard deviation; rounds through the groups, if there are several."""
 TINY = 1e-20
 
 INSIDE = math.erf(CUT / math.sqrt(2))
@@ -65,6 +75,7 @@ class Family(NamedTuple):
     information: Callable[[Array, Array], Array]
     mean: Callable[[Array], Array]
     draw: Callable[[Key, Array, Array], Array]
+    log_density: Callable[[Array, Array, Array], Array]
     need: Need
     noisy: bool = False
 
@@ -82,6 +93,10 @@ class Path(NamedTuple):
     curvature_variance: Array
     sampling: Array
     number: Array
+
+
+Stds = dict[str, Array]
+"""The groups' standard deviations."""
 
 
 class NaturalState(NamedTuple):
@@ -105,7 +120,9 @@ def natural(
     *,
     size: int,
     bound: float | None = None,
-    prior_std: float = 4.0,
+    prior_std: float | Sequence[float] = 4.0,
+    groups: Mapping[str, int] | None = None,
+    group_std: float = 1.0,
     noise_std: float = 1.0,
     steps: int = STEPS,
 ) -> MethodFor:
@@ -120,11 +137,17 @@ def natural(
     size
         Number of records, public; about right is enough.
     bound
-        Norm that few ``x`` exceed, public; by default 1.2 times the root of the number of columns, for columns of about
-        unit size. Longer ones count less in the moments. A column of ones gives the intercept; centre and scale the
-        others by public figures.
+        Norm that few ``x`` exceed, public; by default the root of the number of columns, for columns of about unit
+        size. Longer ones count less in the moments. A column of ones gives the intercept; centre and scale the others
+        by public figures.
     prior_std
-        Standard deviation of the weights' prior.
+        Standard deviation of the weights' prior, one for all or one for each column.
+    groups
+        Columns of a record beside ``x`` and ``y`` that hold the codes 0, 1, ... of a group, with their numbers of
+        levels: ``{"clinic": 20}``. Levels have effects from a normal distribution whose standard deviation is unknown.
+        The first column of ``x`` must then be 1.
+    group_std
+        Scale of the half-normal prior of the groups' standard deviations.
     noise_std
         Of normal outcomes: a public guess of the noise. The prior of its log has standard deviation 1 around it.
     steps
@@ -133,13 +156,15 @@ def natural(
     Returns
     -------
     MethodFor
-        To be handed to ``tacit.fit``. Draws have ``w``, and ``noise`` for normal outcomes; predictions ``mean`` and
-        ``y``.
+        To be handed to ``tacit.fit``. Draws have ``w``; for a group ``clinic`` its effects, and their standard
+        deviation ``clinic_std``; ``noise`` for normal outcomes. Predictions have ``mean`` and ``y``.
     """
     if likelihood not in FAMILIES:
         raise ValueError(f"likelihood is {likelihood!r}. Write {' or '.join(map(repr, FAMILIES))}.")
     check_size(size)
-    check_positive(prior_std=prior_std, noise_std=noise_std, bound=1.0 if bound is None else bound)
+    groups = dict(groups or {})
+    check_positive(prior_std=float(np.min(prior_std)), group_std=group_std, noise_std=noise_std)
+    check_positive(bound=1.0 if bound is None else bound)
     if steps < 5:
         raise ValueError(f"steps is {steps}; moments and a path need at least 5. Write steps={STEPS}.")
     family = FAMILIES[likelihood]
@@ -149,9 +174,14 @@ def natural(
     scores = 1 - CURVATURE - NOISE * extra
 
     def build(placeholder: Record) -> Method:
-        columns = _columns(placeholder)
-        longest = math.sqrt(columns) if bound is None else bound
+        single = _columns(placeholder, groups)
+        columns = single + sum(levels - 1 for levels in groups.values())
+        places = dict(zip(groups, np.cumsum([single, *(levels - 1 for levels in groups.values())]), strict=False))
+        contrasts = {name: jnp.asarray(_contrasts(levels)) for name, levels in groups.items()}
+        longest = math.sqrt(single + len(groups)) if bound is None else bound
         identity = jnp.eye(columns)
+        prior_variances, widest = _prior_variances(prior_std, single), max(float(np.max(prior_std)), group_std)
+        middling = {name: jnp.float32(group_std) for name in groups}
         precisely = 2 * INSIDE_SQUARE * size  # the information about the log of the noise
 
         def init(key: Key) -> NaturalState:
@@ -168,13 +198,17 @@ def natural(
                 Path(place, jnp.zeros_like(place), jnp.zeros_like(place), square, zero, zero, zero),
             )
 
+        def design(record: Record) -> Array:
+            codes = (contrasts[name][record[name].astype(jnp.int32)] for name in groups)
+            return jnp.concatenate([record["x"].astype(jnp.float32), *codes])
+
         def contribute(state: NaturalState, record: Record, key: Key) -> PyTree:
             early = state.step < first
-            x = record["x"].astype(jnp.float32)
+            x = design(record)
             z = state.whitening @ x
-            predictor, noise = z @ state.place[:columns], _noise(state.place)
-            r, largest = family.residual(record["y"].astype(jnp.float32), predictor, noise)
-            h = family.information(predictor, noise)
+            along, noise = z @ state.place[:columns], _noise(state.place)
+            r, largest = family.residual(record["y"].astype(jnp.float32), along, noise)
+            h = family.information(along, noise)
             length = jnp.linalg.norm(z) + TINY
             k = jnp.minimum(1, _reach(state) / (length * largest))
             lever = jnp.minimum(k, _lever(state) / (h * length**2 + TINY)) * h * CURVATURE**0.5 / _lever(state)
@@ -224,11 +258,11 @@ def natural(
                 old.number + (state.step >= settled),
             )
             usual, believed, _ = _believed(state, path, state.place)
-            pace, prior = share**PACE, _prior(state)
+            pace, prior = share**PACE, _prior(state, middling)
             damping = DAMPING * pace * score.noise_std / release.rate
-            values, vectors = jnp.linalg.eigh(believed + jnp.diag(prior))
-            values = jnp.maximum(values, prior.min()) + damping[0]
-            slope = score.full - _pull(state, state.place)
+            values, vectors = jnp.linalg.eigh(believed + prior)
+            values = jnp.maximum(values, jnp.min(jnp.sum(state.whitening**2, 1)) / widest**2) + damping[0]
+            slope = score.full - _pull(state, state.place, middling)
             change = vectors @ (vectors.T @ slope[:columns] / values)
             change = jnp.append(change, slope[columns:] / (precisely + 1 + damping[columns:]))
             change = change * pace * jnp.minimum(1, LIMIT / (pace * jnp.linalg.norm(change) + TINY))
@@ -237,7 +271,7 @@ def natural(
 
         def draw(state: NaturalState, key: Key) -> dict[str, Array]:
             path = state.path
-            key_curvature, key_place = jax.random.split(key)
+            key_curvature, key_groups, key_place, key_share = jax.random.split(key, 4)
             usual, believed, variance = _believed(state, path, path.place)
             values, vectors = jnp.linalg.eigh(believed)
             deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + TINY
@@ -246,17 +280,64 @@ def natural(
             values = jnp.append(values, jnp.full(extra, precisely))
             gain = values / (values * (1 + path.sampling) + path.score_variance)
             vectors = block_diag(vectors, jnp.eye(extra))
-            prior = jnp.append(_prior(state), jnp.ones(extra))
-            root = jnp.linalg.cholesky((vectors * (gain * values)) @ vectors.T + jnp.diag(prior))
-            slope = vectors @ (gain * (vectors.T @ path.score)) - _pull(state, path.place)
-            along = solve_triangular(root, slope, lower=True) + jax.random.normal(key_place, slope.shape)
-            place = path.place + solve_triangular(root.T, along, lower=False)
-            weights = {"w": state.whitening.T @ place[:columns]}
-            return {**weights, "noise": _noise(place)} if family.noisy else weights
+            precision = (vectors * (gain * values)) @ vectors.T
+            slope = vectors @ (gain * (vectors.T @ path.score))
+
+            def solved(stds: Stds) -> tuple[Array, Array]:
+                """Give the root of the posterior's precision, and the mode's way from the path's place, times it."""
+                root = jnp.linalg.cholesky(precision + block_diag(_prior(state, stds), jnp.eye(extra)))
+                return root, solve_triangular(root, slope - _pull(state, path.place, stds), lower=True)
+
+            def evidence(stds: Stds) -> Array:
+                root, along = solved(stds)
+                weights, variances = state.whitening.T @ path.place[:columns], _variances(stds)
+                outside = jnp.sum(jnp.square(weights) / variances + jnp.log(variances)) / 2
+                return along @ along / 2 - jnp.sum(jnp.log(jnp.diag(root))) - outside
+
+            stds = _group_stds(evidence, middling, group_std, key_groups)
+            root, along = solved(stds)
+            place = path.place + solve_triangular(
+                root.T, along + jax.random.normal(key_place, along.shape), lower=False
+            )
+            found = shared(state.whitening.T @ place[:columns], stds, key_share)
+            return {**found, "noise": _noise(place)} if family.noisy else found
+
+        def shared(weights: Array, stds: Stds, key: Key) -> dict[str, Array]:
+            """Share what the intercept found out between it and the means of the groups' effects, as the prior does."""
+            variances = {name: jnp.square(std) / groups[name] for name, std in stds.items()}
+            of_all = _variances(stds)[0]
+            own = jnp.sqrt(jnp.stack([prior_variances[0], *variances.values()]))
+            means = own * jax.random.normal(key, own.shape)
+            means = means + jnp.square(own) / of_all * (weights[0] - jnp.sum(means))
+            found = {"w": weights[:single] if not groups else weights[:single].at[0].set(means[0])}
+            for number, (name, levels) in enumerate(groups.items()):
+                along = weights[places[name] : places[name] + levels - 1]
+                found |= {name: contrasts[name] @ along + means[1 + number], f"{name}_std": stds[name]}
+            return found
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            predictor = jnp.asarray(inputs["x"]) @ draw["w"]
-            return {"mean": family.mean(predictor), "y": family.draw(key, predictor, draw.get("noise", jnp.ones(())))}
+            along = predictor(draw, inputs)
+            return {"mean": family.mean(along), "y": family.draw(key, along, draw.get("noise", jnp.ones(())))}
+
+        def log_likelihood(draw: dict[str, Array], record: Record) -> Array:
+            y = record["y"].astype(jnp.float32)
+            return family.log_density(y, predictor(draw, record), draw.get("noise", jnp.ones(())))
+
+        def predictor(draw: dict[str, Array], inputs: PyTree) -> Array:
+            effects = (draw[name][jnp.asarray(inputs[name]).astype(jnp.int32)] for name in groups)
+            return sum(effects, jnp.asarray(inputs["x"]) @ draw["w"])
+
+        def simulate(key: Key, records: PyTree) -> tuple[PyTree, dict[str, Array]]:
+            of_noise, of_stds, of_weights, of_means, of_y = jax.random.split(key, 5)
+            stds = {
+                name: group_std * jnp.abs(jax.random.normal(jax.random.fold_in(of_stds, number)))
+                for number, name in enumerate(groups)
+            }
+            weights = jnp.sqrt(_variances(stds)) * jax.random.normal(of_weights, (columns,))
+            draw = shared(weights, stds, of_means)
+            draw |= {"noise": noise_std * jnp.exp(jax.random.normal(of_noise))} if family.noisy else {}
+            y = family.draw(of_y, predictor(draw, records), draw.get("noise", jnp.ones(())))
+            return {**records, "y": y.astype(jnp.asarray(records["y"]).dtype)}, draw
 
         def _noise(place: Array) -> Array:
             return jnp.exp(jnp.sum(place[columns:]))
@@ -273,13 +354,19 @@ def natural(
             units = jnp.full(columns, _reach(state) / scores**0.5)
             return jnp.append(units, jnp.full(extra, (CUT**2 - CUT_SQUARE) / NOISE**0.5))
 
-        def _prior(state: NaturalState) -> Array:
-            """Give the precisions of u: the lines of W are orthogonal."""
-            return jnp.sum(state.whitening**2, 1) / prior_std**2
+        def _variances(stds: Stds) -> Array:
+            """Give the prior's variances of the columns' weights; the intercept has the means of the groups' too."""
+            means = sum((jnp.square(stds[name]) / levels for name, levels in groups.items()), prior_variances[0])
+            effects = [jnp.full(levels - 1, jnp.square(stds[name])) for name, levels in groups.items()]
+            return jnp.concatenate([prior_variances.at[0].set(means), *effects])
 
-        def _pull(state: NaturalState, place: Array) -> Array:
+        def _prior(state: NaturalState, stds: Stds) -> Array:
+            """Give P."""
+            return (state.whitening / _variances(stds)) @ state.whitening.T
+
+        def _pull(state: NaturalState, place: Array, stds: Stds) -> Array:
             """Give minus the slope of the log prior."""
-            return jnp.append(_prior(state) * place[:columns], place[columns:] - math.log(noise_std))
+            return jnp.append(_prior(state, stds) @ place[:columns], place[columns:] - math.log(noise_std))
 
         def _believed(state: NaturalState, path: Path, place: Array) -> tuple[Array, Array, Array]:
             """Give the usual h, and H given the releases: mean and variances."""
@@ -295,9 +382,56 @@ def natural(
             gain = before / (before + noise + TINY)
             return usual, size * (expected + gain * (released - expected)), size**2 * gain * noise
 
-        return Method(init, contribute, update, draw, predict, clip=1.0, rate=1.0, steps=steps, needs=(family.need,))
+        needs = (family.need, *_group_needs(groups))
+        return Method(
+            init,
+            contribute,
+            update,
+            draw,
+            predict,
+            clip=1.0,
+            rate=1.0,
+            steps=steps,
+            needs=needs,
+            log_likelihood=log_likelihood,
+            simulate=simulate,
+        )
 
     return build
+
+
+def _group_stds(evidence: Callable[[Stds], Array], stds: Stds, scale: float, key: Key) -> Stds:
+    """Draw the groups' standard deviations, one after another, on a grid of their logarithms."""
+    apart = math.log(200) / (GRID - 1)
+    grid = 4 * scale * jnp.exp(-apart * jnp.arange(GRID))
+    prior = jnp.log(grid) - jnp.square(grid / scale) / 2
+
+    def one_round(stds: Stds, key: Key) -> tuple[Stds, None]:
+        for name, own in zip(stds, jax.random.split(key, len(stds)), strict=True):
+            place, inside = jax.random.split(own)
+            logs = jax.lax.map(lambda std, name=name, others=stds: evidence({**others, name: std}), grid) + prior
+            off = apart * (jax.random.uniform(inside) - 0.5)
+            stds = {**stds, name: grid[jax.random.categorical(place, logs)] * jnp.exp(off)}
+        return stds, None
+
+    return jax.lax.scan(one_round, stds, jax.random.split(key, SWEEPS if len(stds) > 1 else 1))[0] if stds else {}
+
+
+def _prior_variances(prior_std: Any, columns: int) -> Array:
+    if np.ndim(prior_std) and np.shape(prior_std) != (columns,):
+        raise ValueError(
+            f"prior_std has the shape {np.shape(prior_std)}, and x has {columns} columns. Give one number, or one for "
+            "each column."
+        )
+    return jnp.broadcast_to(jnp.square(jnp.asarray(prior_std, jnp.float32)), (columns,))
+
+
+def _contrasts(levels: int) -> np.ndarray:
+    """Give orthonormal columns, one less than there are levels, that sum to zero over the levels."""
+    number, column = np.arange(levels)[:, None], np.arange(1, levels)
+    return (
+        np.where(number < column, 1, np.where(number == column, -column, 0)) / np.sqrt(column * (column + 1))
+    ).astype(np.float32)
 
 
 def _scaled(release: Release, scale: Array | float) -> Release:
@@ -390,16 +524,39 @@ def _poisson_information(predictor: Array, noise: Array) -> Array:
     return jnp.sqrt(mean) * CUT * mean * (chance(high) + chance(low)) + squares(high) - squares(low)
 
 
-def _columns(placeholder: Any) -> int:
-    if not isinstance(placeholder, dict) or not {"x", "y"} <= set(placeholder):
+def _columns(placeholder: Any, groups: Mapping[str, int]) -> int:
+    if set(groups) & {"x", "y", "w", "noise"} or any(levels < 2 for levels in groups.values()):
+        raise ValueError(
+            f"groups are {dict(groups)}. A group has two levels or more and is not named x, y, w or noise; write "
+            'groups={"clinic": 20}.'
+        )
+    wanted = {"x", "y", *groups}
+    if not isinstance(placeholder, dict) or not wanted <= set(placeholder):
         given = sorted(placeholder) if isinstance(placeholder, dict) else type(placeholder).__name__
-        raise ValueError(f'A regression takes records {{"x": columns, "y": outcome}}; these are {given}.')
-    if np.ndim(placeholder["x"]) != 1 or np.ndim(placeholder["y"]):
+        more = "".join(f', "{name}": code' for name in groups)
+        raise ValueError(f'A regression takes records {{"x": columns, "y": outcome{more}}}; these are {given}.')
+    if np.ndim(placeholder["x"]) != 1 or any(np.ndim(placeholder[name]) for name in ("y", *groups)):
         raise ValueError(
             f"A record of a regression has a vector x and a number y; the shapes are {np.shape(placeholder['x'])} and "
             f"{np.shape(placeholder['y'])}. Put all columns into one array x with a line for each record."
         )
     return int(placeholder["x"].shape[0])
+
+
+def _group_needs(groups: Mapping[str, int]) -> tuple[Need, ...]:
+    def is_code(record: Record, name: str, levels: int) -> Array:
+        code = record[name]
+        return (code >= 0) & (code < levels) & (code == jnp.round(code))
+
+    codes = [
+        Need(
+            f"{name} must be a whole number from 0 to {levels - 1}: the code of a level.",
+            partial(is_code, name=name, levels=levels),
+        )
+        for name, levels in groups.items()
+    ]
+    ones = Need("The first column of x must be 1: groups differ from an intercept.", lambda record: record["x"][0] == 1)
+    return (ones, *codes) if groups else ()
 
 
 FAMILIES = {
@@ -408,6 +565,7 @@ FAMILIES = {
         _logistic_information,
         jax.nn.sigmoid,
         lambda key, predictor, noise: jax.random.bernoulli(key, jax.nn.sigmoid(predictor)).astype(jnp.int32),
+        lambda y, predictor, noise: jax.nn.log_sigmoid((2 * y - 1) * predictor),
         Need(
             "y must be 0 or 1. Write y = (label == positive).astype(int).",
             lambda record: (record["y"] == 0) | (record["y"] == 1),
@@ -418,6 +576,7 @@ FAMILIES = {
         _poisson_information,
         _poisson_mean,
         lambda key, predictor, noise: jax.random.poisson(key, _poisson_mean(predictor)),
+        lambda y, predictor, noise: y * jnp.log(_poisson_mean(predictor)) - _poisson_mean(predictor) - gammaln(y + 1),
         Need(
             "y must be a whole number from 0 on: a count.",
             lambda record: (record["y"] >= 0) & (record["y"] == jnp.round(record["y"])) & jnp.isfinite(record["y"]),
@@ -428,6 +587,7 @@ FAMILIES = {
         _normal_information,
         lambda predictor: predictor,
         lambda key, predictor, noise: predictor + noise * jax.random.normal(key, predictor.shape),
+        lambda y, predictor, noise: norm.logpdf(y, predictor, noise),
         Need("y must be a finite number.", lambda record: jnp.isfinite(record["y"])),
         noisy=True,
     ),
