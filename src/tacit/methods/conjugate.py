@@ -14,7 +14,9 @@ Two functions say all of it, and what they are differentiated by is the algorith
 
 So a hidden Markov model is given by the forward pass alone. Where it leaves the paper: all statistics are one release
 with the block scaling of least noise in place of a composition per coordinate, sensitivities are those of sums, and
-the average is kept unrepaired.
+the average is kept unrepaired. And where a family can tell how statistics scatter given the parameters (``refill``), a
+draw goes in turns between the parameters given statistics and the statistics given parameters and what was released
+(Bernstein and Sheldon 2018): its intervals then count the privacy noise.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, start
+from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, normals, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
+ROUNDS = 50
+"""Turns between parameters and statistics in a draw, from statistics that scatter as the noise does."""
 STEPS = 50
 """Suggested where records have latent variables: half of them to find the place, half to average the noise away."""
 
@@ -57,6 +61,9 @@ class Family(NamedTuple):
         The largest or the usual norm of each block of a contribution, public: it decides how noise is shared.
     predict, needs
         As in ``tacit.Method``.
+    refill
+        ``refill(draw, noisy, noise_std, key)``: one draw of the statistics, given parameters, and statistics to which
+        noise of known standard deviations was added. Optional: with it, intervals count the noise.
     latent
         Whether a record has latent variables. Without, statistics never change, and one step is enough.
     """
@@ -70,6 +77,7 @@ class Family(NamedTuple):
     predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
     needs: tuple[Need, ...] = ()
     latent: bool = True
+    refill: Callable[[dict[str, Array], PyTree, PyTree, Key], PyTree] | None = None
 
 
 FamilyFor = Callable[[Record], Family]
@@ -121,7 +129,20 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             return believe(blend(state.running, release, rho))
 
         def draw(state: ConjugateState, key: Key) -> dict[str, Array]:
-            return model.draw(state.statistics, key)
+            refill, (_, noise_std, _) = model.refill, state.running
+            if refill is None:
+                return model.draw(state.statistics, key)
+
+            def turn(statistics: PyTree, key: Key) -> tuple[PyTree, None]:
+                of_draw, of_statistics = jax.random.split(key)
+                found = model.draw(statistics, of_draw)
+                return refill(found, state.running.statistics, noise_std, of_statistics), None
+
+            last, first, *turns = jax.random.split(key, ROUNDS + 2)
+            noise = normals(state.statistics, first)
+            scattered = jax.tree.map(lambda leaf, std, z: leaf + std * z, state.running.statistics, noise_std, noise)
+            begin = model.repair(scattered, noise_std)
+            return model.draw(jax.lax.scan(turn, begin, jnp.stack(turns))[0], last)
 
         blocks = jax.eval_shape(model.begin, jax.random.key(0))
         if set(blocks) != set(model.bounds):

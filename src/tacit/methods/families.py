@@ -45,6 +45,16 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
             count = jnp.maximum(statistics["count"], 0)
             return {"tilt": jnp.clip(statistics["tilt"], -count / 2, count / 2), "count": count}
 
+        def refill(draw: dict[str, Array], noisy: PyTree, noise: PyTree, key: Key) -> PyTree:
+            """Draw the count, then the tilt, which has mean count (p - 1/2) and variance count p (1 - p)."""
+            of_count, of_tilt = jax.random.split(key)
+            chance = draw["chance"]
+            mean, variance = chance - 0.5, chance * (1 - chance)
+            released = _Noisy(noisy["tilt"], noise["tilt"])
+            count = _count(of_count, mean, variance, released, _Noisy(noisy["count"], noise["count"]))
+            tilt = _between(of_tilt, count * mean, count * variance, released, -count / 2, count / 2)
+            return {"tilt": tilt, "count": count}
+
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
             return {"x": jax.random.bernoulli(key, draw["chance"], inputs["x"].shape).astype(jnp.int32)}
 
@@ -58,6 +68,7 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
             predict,
             (Need("x must be 0 or 1. Write x = (answer == yes).astype(int).", lambda r: _within(r["x"], 0, 1)),),
             latent=False,
+            refill=refill,
         )
 
     return build
@@ -79,6 +90,13 @@ def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
         def evidence(expected: PyTree, record: Record) -> Array:
             return jnp.sum(jax.nn.one_hot(record["x"].astype(jnp.int32), categories) @ expected["count"])
 
+        def refill(draw: dict[str, Array], noisy: PyTree, noise: PyTree, key: Key) -> PyTree:
+            """Draw the total, then the counts, as of a total that is a Poisson variable: they are then independent."""
+            of_total, of_counts = jax.random.split(key)
+            chance, released = draw["chance"], _Noisy(noisy["count"], noise["count"])
+            total = _count(of_total, chance, chance, released, _Noisy(jnp.sum(noisy["count"]), jnp.float32(jnp.inf)))
+            return {"count": _between(of_counts, total * chance, total * chance, released, 0.0, jnp.inf)}
+
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
             return {"x": jax.random.categorical(key, jnp.log(draw["chance"]), shape=inputs["x"].shape)}
 
@@ -92,6 +110,7 @@ def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
             predict,
             (_symbols(categories),),
             latent=False,
+            refill=refill,
         )
 
     return build
@@ -466,6 +485,30 @@ def _normal_gamma_draw(solved: _Solved, key: Key) -> tuple[Array, Array]:
 
 def _dirichlet(concentration: Array) -> Array:
     return jnp.sum(gammaln(concentration)) - jnp.sum(gammaln(jnp.sum(concentration, -1)))
+
+
+class _Noisy(NamedTuple):
+    """What was released, and the standard deviation of the noise in it."""
+
+    value: Array
+    std: Array
+
+
+def _count(key: Key, mean: Array, variance: Array, released: _Noisy, count: _Noisy) -> Array:
+    """Draw the number n of records, if each adds ``mean`` and ``variance`` to what was released, given a noisy n."""
+    weight = mean / (jnp.maximum(count.value, 1) * variance + released.std**2 + TINY)
+    known = 1 / (count.std**2 + TINY)
+    precision = jnp.sum(weight * mean) + known
+    centre = (jnp.sum(weight * released.value) + known * count.value) / precision
+    scale = jax.lax.rsqrt(precision)
+    return centre + scale * jax.random.truncated_normal(key, jnp.minimum(-centre / scale, 4), jnp.inf)
+
+
+def _between(key: Key, mean: Array, variance: Array, released: _Noisy, low: Any, high: Any) -> Array:
+    """Draw statistics with a normal distribution, cut to what records can have, given what was released."""
+    gain = variance / (variance + released.std**2 + TINY)
+    centre, scale = mean + gain * (released.value - mean), jnp.sqrt(gain) * released.std + TINY
+    return centre + scale * jax.random.truncated_normal(key, (low - centre) / scale, (high - centre) / scale)
 
 
 def _counts(noisy: Array) -> Array:
