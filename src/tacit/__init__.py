@@ -27,6 +27,7 @@ from tacit.select import Selected, select
 from tacit.topics import documents
 from tacit.types import Method, Release, Rows
 from tacit.wall.data import PrivateData
+from tacit.wall.tables import read_csv, read_parquet
 
 __version__ = "0.1.0"
 
@@ -65,6 +66,8 @@ __all__ = [
     "natural",
     "network",
     "pbp",
+    "read_csv",
+    "read_parquet",
     "rehearse",
     "select",
     "sep",

@@ -172,7 +172,7 @@ def planned(
         budget,
         rate=_first(rate, built.rate, default_rate(data.size)),
         steps=_first(steps, built.steps, STEPS),
-        clip=suited_clip(built, data.placeholder) if clip is None else clip,
+        clip=suited_clip(built, data) if clip is None else clip,
         adjacency=adjacency,
         weights=_first(weights, built.weights, None),
     )
@@ -497,17 +497,20 @@ def title_of(built: Method) -> str:
     return built.contribute.__module__.rsplit(".", 1)[-1]
 
 
-def suited_clip(built: Method, placeholder: Record) -> float:
+def suited_clip(built: Method, data: PrivateData) -> float:
     """Give the clip that suits a method where the user gives none.
+
+    For units of several records it grows like the square root of their number, as a sum of unlike contributions does.
 
     Privacy: public.
     """
+    several = math.sqrt(data.max_records)
     if built.clip is not None:
-        return built.clip
+        return several * built.clip
     key = jax.random.key(0)
-    shape = jax.eval_shape(lambda key: built.contribution(built.init(key), placeholder, key, key), key)
+    shape = jax.eval_shape(lambda key: built.contribution(built.init(key), data.placeholder, key, key), key)
     leaves = jax.tree.leaves(shape, is_leaf=is_rows)
-    return 2 * math.sqrt(sum(leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves))
+    return several * 2 * math.sqrt(sum(leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves))
 
 
 def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | None) -> Method:
@@ -516,9 +519,14 @@ def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | Non
             'clip="adaptive" compares a noisy count with the number of records, and that is not declared. '
             "Write tacit.PrivateData(records, schema, size=...) with a public figure, about right is enough."
         )
+    if data.max_records > 1:
+        raise ValueError(
+            f'clip="adaptive" follows the norms of single records, and a {data.unit} has up to {data.max_records} here '
+            "that are clipped together. Give a number, or leave the clip out."
+        )
     if weights is not None:
         raise ValueError('clip="adaptive" and weights do not go together: leave one of them out.')
-    return adaptive(built, data.size, suited_clip(built, data.placeholder))
+    return adaptive(built, data.size, suited_clip(built, data))
 
 
 def _first(*choices: Any) -> Any:
