@@ -26,7 +26,9 @@ from tacit.certificate import Certificate
 from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
+from tacit.methods.vi import vi
 from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, write_npz
+from tacit.schema import quietly
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import Door, outer, released, versions
 from tacit.wall import random as secret_random
@@ -67,7 +69,7 @@ def fit(
     Parameters
     ----------
     method
-        What ``tacit.vi(...)`` or another method gave.
+        What ``tacit.vi(...)`` or another method gave. A formula or a NumPyro model means ``tacit.vi`` of it.
     data
         The sealed records.
     budget
@@ -472,7 +474,8 @@ def posterior_of(built: Method, state: State, key: Key, certificate: Certificate
 
     Privacy: post-processing.
     """
-    return Posterior(drawing(built)(state, key), certificate, built, built.points(state) if built.points else None)
+    points = built.points(state) if built.points else None
+    return Posterior(drawing(built)(state, key), certificate, built, points)
 
 
 def drawing(built: Method) -> Callable[[State, Key], dict[str, Array]]:
@@ -546,19 +549,18 @@ def built_for(method: Method | MethodFor, placeholder: Record) -> Method:
 
     Privacy: public.
     """
-    refusal = (
-        "fit was given something that is not a method. A NumPyro model becomes one by tacit.vi(model); "
-        "write tacit.fit(tacit.vi(model), data, budget)."
-    )
     if isinstance(method, Method):
         return method
-    try:
-        built = method(placeholder)
-    except (AssertionError, TypeError) as error:  # what a bare NumPyro model raises when it is called like this
-        raise TypeError(refusal) from error
-    if not isinstance(built, Method):
-        raise TypeError(refusal)
-    return built
+    if not callable(method):
+        raise TypeError(
+            f"fit was given a {type(method).__name__}. Give a formula, a NumPyro model, or a method such as "
+            "tacit.vi(model)."
+        )
+    if getattr(method, "__annotations__", {}).get("return") in ("Method", Method):
+        return method(placeholder)
+    # A function that does not say that it makes a method is a model, unless it turns out to make one.
+    built = quietly(lambda: method(placeholder))
+    return built if isinstance(built, Method) else vi(method, getattr(method, "guide", None))(placeholder)
 
 
 def _finished(folder: Path, method: Method) -> Posterior:
