@@ -2,9 +2,11 @@
 
 from tacit.accounting import advantage, epsilon, true_positive_rate
 from tacit.certificate import Certificate, CertificateError
+from tacit.effects import comparisons, predictions, slopes
 from tacit.ep import ep
 from tacit.explain import explain
 from tacit.fit import Answer, ask, fit, fit_public
+from tacit.formula import Formula, formula
 from tacit.ledger import BudgetExceeded, Ledger
 from tacit.mechanism import Budget, Mechanism, calibrate
 from tacit.methods import families, sites
@@ -27,6 +29,7 @@ from tacit.select import Selected, select
 from tacit.topics import documents
 from tacit.types import Method, Release, Rows
 from tacit.wall.data import PrivateData
+from tacit.wall.tables import read_csv, read_parquet
 
 __version__ = "0.1.0"
 
@@ -36,6 +39,7 @@ __all__ = [
     "BudgetExceeded",
     "Certificate",
     "CertificateError",
+    "Formula",
     "Ledger",
     "Mechanism",
     "Method",
@@ -51,6 +55,7 @@ __all__ = [
     "backprop",
     "belief_net",
     "calibrate",
+    "comparisons",
     "conjugate",
     "documents",
     "dropout",
@@ -60,17 +65,22 @@ __all__ = [
     "families",
     "fit",
     "fit_public",
+    "formula",
     "lda",
     "logistic",
     "natural",
     "network",
     "pbp",
+    "predictions",
+    "read_csv",
+    "read_parquet",
     "rehearse",
     "select",
     "sep",
     "sgd",
     "sgld",
     "sites",
+    "slopes",
     "true_positive_rate",
     "vi",
 ]

@@ -26,7 +26,9 @@ from tacit.certificate import Certificate
 from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
+from tacit.methods.vi import vi
 from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, write_npz
+from tacit.schema import quietly
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import Door, outer, released, versions
 from tacit.wall import random as secret_random
@@ -67,7 +69,7 @@ def fit(
     Parameters
     ----------
     method
-        What ``tacit.vi(...)`` or another method gave.
+        What ``tacit.vi(...)`` or another method gave. A formula or a NumPyro model means ``tacit.vi`` of it.
     data
         The sealed records.
     budget
@@ -172,7 +174,7 @@ def planned(
         budget,
         rate=_first(rate, built.rate, default_rate(data.size)),
         steps=_first(steps, built.steps, STEPS),
-        clip=suited_clip(built, data.placeholder) if clip is None else clip,
+        clip=suited_clip(built, data) if clip is None else clip,
         adjacency=adjacency,
         weights=_first(weights, built.weights, None),
     )
@@ -472,7 +474,8 @@ def posterior_of(built: Method, state: State, key: Key, certificate: Certificate
 
     Privacy: post-processing.
     """
-    return Posterior(drawing(built)(state, key), certificate, built, built.points(state) if built.points else None)
+    points = built.points(state) if built.points else None
+    return Posterior(drawing(built)(state, key), certificate, built, points)
 
 
 def drawing(built: Method) -> Callable[[State, Key], dict[str, Array]]:
@@ -497,17 +500,20 @@ def title_of(built: Method) -> str:
     return built.contribute.__module__.rsplit(".", 1)[-1]
 
 
-def suited_clip(built: Method, placeholder: Record) -> float:
+def suited_clip(built: Method, data: PrivateData) -> float:
     """Give the clip that suits a method where the user gives none.
+
+    For units of several records it grows like the square root of their number, as a sum of unlike contributions does.
 
     Privacy: public.
     """
+    several = math.sqrt(data.max_records)
     if built.clip is not None:
-        return built.clip
+        return several * built.clip
     key = jax.random.key(0)
-    shape = jax.eval_shape(lambda key: built.contribution(built.init(key), placeholder, key, key), key)
+    shape = jax.eval_shape(lambda key: built.contribution(built.init(key), data.placeholder, key, key), key)
     leaves = jax.tree.leaves(shape, is_leaf=is_rows)
-    return 2 * math.sqrt(sum(leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves))
+    return several * 2 * math.sqrt(sum(leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves))
 
 
 def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | None) -> Method:
@@ -516,9 +522,14 @@ def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | Non
             'clip="adaptive" compares a noisy count with the number of records, and that is not declared. '
             "Write tacit.PrivateData(records, schema, size=...) with a public figure, about right is enough."
         )
+    if data.max_records > 1:
+        raise ValueError(
+            f'clip="adaptive" follows the norms of single records, and a {data.unit} has up to {data.max_records} here '
+            "that are clipped together. Give a number, or leave the clip out."
+        )
     if weights is not None:
         raise ValueError('clip="adaptive" and weights do not go together: leave one of them out.')
-    return adaptive(built, data.size, suited_clip(built, data.placeholder))
+    return adaptive(built, data.size, suited_clip(built, data))
 
 
 def _first(*choices: Any) -> Any:
@@ -538,19 +549,18 @@ def built_for(method: Method | MethodFor, placeholder: Record) -> Method:
 
     Privacy: public.
     """
-    refusal = (
-        "fit was given something that is not a method. A NumPyro model becomes one by tacit.vi(model); "
-        "write tacit.fit(tacit.vi(model), data, budget)."
-    )
     if isinstance(method, Method):
         return method
-    try:
-        built = method(placeholder)
-    except (AssertionError, TypeError) as error:  # what a bare NumPyro model raises when it is called like this
-        raise TypeError(refusal) from error
-    if not isinstance(built, Method):
-        raise TypeError(refusal)
-    return built
+    if not callable(method):
+        raise TypeError(
+            f"fit was given a {type(method).__name__}. Give a formula, a NumPyro model, or a method such as "
+            "tacit.vi(model)."
+        )
+    if getattr(method, "__annotations__", {}).get("return") in ("Method", Method):
+        return method(placeholder)
+    # A function that does not say that it makes a method is a model, unless it turns out to make one.
+    built = quietly(lambda: method(placeholder))
+    return built if isinstance(built, Method) else vi(method, getattr(method, "guide", None))(placeholder)
 
 
 def _finished(folder: Path, method: Method) -> Posterior:

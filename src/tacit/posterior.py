@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Posterior:
         What was estimated without a posterior: name to array, or to a pytree of arrays for a network.
     warning
         What a reader of the numbers must know, such as that a rehearsal found the intervals too narrow; or None.
+    labels
+        Site name to what its numbers are called, for sites that have names: those of a formula.
     """
 
     def __init__(
@@ -48,12 +50,22 @@ class Posterior:
         method: Method | None = None,
         points: dict[str, PyTree] | None = None,
         warning: str | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.draws = {name: np.asarray(value) for name, value in draws.items()}
         self.points = jax.tree.map(np.asarray, points or {})
         self.certificate = certificate
         self.warning = warning
+        self.labels = dict(labels or getattr(method and method.model, "labels", {}))
         self._method = method
+
+    @property
+    def model(self) -> Any:
+        """The model that was fitted, such as a formula; None where the method had none, or is not known any more.
+
+        Privacy: public.
+        """
+        return self._method.model if self._method else None
 
     def predict(self, inputs: PyTree, *, key: Key) -> PyTree:
         """Predict new records: one prediction for each draw, along a leading axis.
@@ -103,8 +115,9 @@ class Posterior:
 
     def _each_row(self) -> Iterator[tuple[str, float, float, float, float]]:
         for name, value in self.draws.items():
-            for index in np.ndindex(value.shape[1:]):
+            for place, index in enumerate(np.ndindex(value.shape[1:])):
                 label = name + (f"[{','.join(map(str, index))}]" if index else "")
+                label = self.labels[name][place] if name in self.labels else label
                 one = value[(slice(None), *index)]
                 low, high = np.quantile(one, (0.05, 0.95))
                 yield label, float(one.mean()), float(one.std()), float(low), float(high)
@@ -117,7 +130,7 @@ class Posterior:
         lines = [f"{'':24}{'mean':>9}{'std':>9}{'5%':>9}{'95%':>9}"]
         shown, count = [], sum(value[0].size for value in self.draws.values())
         for label, *numbers in itertools.islice(self._each_row(), LINES):
-            shown.append(f"{label:24}" + "".join(f"{number:9.3f}" for number in numbers))
+            shown.append(f"{label:23} " + "".join(f"{number:9.3f}" for number in numbers))
         lines += shown + ([f"... and {count - LINES} more: see summary()"] if count > LINES else [])
         if self.certificate is None:
             lines.append("public records: no privacy was bought, no certificate")
@@ -154,7 +167,8 @@ class Posterior:
         arrays = {f"draws/{name}": value for name, value in self.draws.items()}
         points = {f"points/{name}": value for name, value in _flat(self.points).items()}
         texts = {"certificate": np.asarray(certificate), "warning": np.asarray(self.warning or "")}
-        write_npz(Path(path), {**arrays, **points, **texts})
+        labels = {f"labels/{name}": np.asarray(list(names)) for name, names in self.labels.items()}
+        write_npz(Path(path), {**arrays, **points, **texts, **labels})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], method: Method | None = None) -> Posterior:
@@ -167,9 +181,9 @@ class Posterior:
         Privacy: post-processing.
         """
         with np.load(path, allow_pickle=False) as file:
-            draws, points = (
+            draws, points, labels = (
                 {name.removeprefix(kind): file[name] for name in file.files if name.startswith(kind)}
-                for kind in ("draws/", "points/")
+                for kind in ("draws/", "points/", "labels/")
             )
             text, warning = str(file["certificate"]), str(file["warning"]) if "warning" in file else ""
         certificate = Certificate.from_json(text) if text else None
@@ -178,7 +192,8 @@ class Posterior:
         if method is not None and (find := method.points) is not None:
             shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
             points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in _flat(shapes)])
-        return cls(draws, certificate, method, points, warning or None)
+        names = {name: tuple(map(str, given)) for name, given in labels.items()}
+        return cls(draws, certificate, method, points, warning or None, names)
 
 
 def _flat(points: dict[str, PyTree]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from tacit.types import Array, Key, Method, MethodFor, PyTree, Record
 from tacit.wall import Door
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData, encode
+from tacit.wall.units import Unit
 
 LEVEL = 0.9
 HELD_OUT = 1000
@@ -195,7 +196,7 @@ def rehearse(
     budget
         What will be spent.
     size
-        About how many records there will be; by default the schema's.
+        About how many units there will be; by default the schema's. Each has as many records as may count.
     epsilons
         Further epsilons to rehearse at the budget's delta.
     rate, steps, clip
@@ -263,6 +264,19 @@ class _Stage:
         # To another process goes what was given, not what was compiled from it.
         return _Stage, (self.method, self.schema, self.size, self.simulate, self.log_likelihood)
 
+    @property
+    def max_records(self) -> int:
+        """How many records each made-up unit has: as many as may count."""
+        return self.schema.max_records if self.schema else 1
+
+    def sealed(self, records: PyTree) -> PrivateData:
+        """Seal made-up records, in units where the schema has units of several."""
+        if self.max_records > 1:
+            shape = (self.size, self.max_records)
+            units = jax.tree.map(lambda leaf: np.reshape(leaf, (*shape, *np.shape(leaf)[1:])), records)
+            records = Unit(units, np.ones(shape, bool))
+        return PrivateData(records, size=self.size)
+
     def check(self) -> None:
         """Refuse what cannot be rehearsed."""
         if self.schema is None and self.simulate is None:
@@ -275,7 +289,7 @@ class _Stage:
 
     def records(self, key: Key) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Make up the records of a fit and those held out, and give the values from which they were made."""
-        count = self.size + HELD_OUT
+        count = self.size * self.max_records + HELD_OUT
         columns_key, draw_key = jax.random.split(key)
         truth: Mapping[str, Any] = {}
         if self.schema is None:
@@ -298,7 +312,7 @@ class _Stage:
             )
         parts = (
             jax.tree.map(lambda leaf, part=part: leaf[part], records)
-            for part in (slice(self.size), slice(self.size, None))
+            for part in (slice(count - HELD_OUT), slice(count - HELD_OUT, None))
         )
         return *parts, dict(truth)
 
@@ -379,7 +393,8 @@ def _listed(given: Any) -> list[Any]:
 def _public(stage: _Stage, seeds: np.ndarray) -> _Found:
     built = stage.built
     steps, draw = built.steps or STEPS, drawing(built)
-    program = public_program(built, stage.size, steps, min(1.0, PUBLIC_RECORDS / stage.size))
+    count = stage.size * stage.max_records
+    program = public_program(built, count, steps, min(1.0, PUBLIC_RECORDS / count))
     results = []
     for key in map(jax.random.wrap_key_data, seeds):
         records, held_out, truth = stage.records(key)
@@ -394,7 +409,7 @@ def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.
     results = []
     for place, key in enumerate(map(jax.random.wrap_key_data, seeds)):
         records, held_out, truth = stage.records(key)
-        data = PrivateData(records, size=stage.size)
+        data = stage.sealed(records)
         secret = secret_random.fixed(place)
         if door is None:
             built, mechanism = planned(stage.built, data, budget, **settings)

@@ -6,10 +6,11 @@ schema can be written, checked and shared before anyone has seen the data.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -209,10 +210,13 @@ class Schema:
     columns
         A mapping from names to `Column`, or to its arguments: ``{"age": {"low": 0, "high": 110}}``.
     unit
-        Who is protected, in one word: ``"patient"``. One record belongs to one unit.
+        Who is protected, in one word: ``"patient"``. One record belongs to one unit. A table may have a column of that
+        name, with the ids of its units; it is not one of ``columns``.
     size
-        A *public* number of records, if there is one. It sets defaults only, and is never compared with the
-        data.
+        A *public* number of units, if there is one. It sets defaults only, and is never compared with the data.
+    max_records
+        How many records of a unit count: the first ones in the table, as many as this. They make one contribution
+        together. With more than one, the table must have the ids of its units.
 
     Examples
     --------
@@ -229,8 +233,11 @@ class Schema:
     columns: Mapping[str, Column]
     unit: str = "record"
     size: int | None = None
+    max_records: int = 1
 
-    def __init__(self, columns: Mapping[str, Any], unit: str = "record", size: int | None = None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Any], unit: str = "record", size: int | None = None, max_records: int = 1
+    ) -> None:
         if not isinstance(columns, Mapping) or not columns:
             raise ValueError(
                 "The schema has no columns. They say what a record may hold; "
@@ -239,11 +246,22 @@ class Schema:
         if not isinstance(unit, str) or not unit.strip():
             raise ValueError(f'unit is {unit!r}. It says who is protected; write unit = "patient".')
         _check_text(unit, "unit")
+        if not _is_integer(max_records) or max_records < 1:
+            raise ValueError(
+                f"max_records is {max_records!r}. It is how many records of one {unit} may count, a positive integer; "
+                "write max_records = 1, or leave it out."
+            )
+        if max_records > 1 and unit in columns:
+            raise ValueError(
+                f"unit = {_toml(unit)} names the column of ids, and the schema declares it as a column too. Ids are "
+                "not modelled, and are forgotten once records are grouped; take it out of [columns]."
+            )
         # Frozen: the mapping is a read-only view of a dictionary that nobody else holds.
         built = {name: _column(name, facts) for name, facts in columns.items()}
         object.__setattr__(self, "columns", MappingProxyType(built))
         object.__setattr__(self, "unit", unit)
         object.__setattr__(self, "size", checked_size(size))
+        object.__setattr__(self, "max_records", int(max_records))
 
     @classmethod
     def from_toml(cls, text: str) -> Schema:
@@ -255,7 +273,7 @@ class Schema:
         unknown = sorted(set(facts) - {f.name for f in fields(cls)})
         if unknown:
             raise ValueError(
-                f"The schema has the unknown entries {unknown}. At the top stand unit and size; "
+                f"The schema has the unknown entries {unknown}. At the top stand unit, size and max_records; "
                 "columns are written below a [columns] line."
             )
         return cls(facts.pop("columns", {}), **facts)
@@ -266,6 +284,7 @@ class Schema:
         Privacy: public.
         """
         head = [f"unit = {_toml(self.unit)}"] + ([] if self.size is None else [f"size = {self.size}"])
+        head += [] if self.max_records == 1 else [f"max_records = {self.max_records}"]
         return "\n".join([*head, "", "[columns]", *(column.to_toml() for column in self.columns.values()), ""])
 
     @classmethod
@@ -291,7 +310,8 @@ class Schema:
         Privacy: public.
         """
         columns = {name: column.to_dict() for name, column in self.columns.items()}
-        return {"columns": columns, "unit": self.unit, "size": self.size}
+        facts = {"columns": columns, "unit": self.unit, "size": self.size}
+        return facts if self.max_records == 1 else {**facts, "max_records": self.max_records}
 
     def placeholder(self) -> dict[str, npt.NDArray[Any]]:
         """Give one public stand-in record: the middle of the bounds, the first of the levels.
@@ -306,7 +326,8 @@ class Schema:
         Privacy: public.
         """
         size = "not declared" if self.size is None else f"{self.size} (declared)"
-        lines = [f"Unit of privacy: {self.unit}. Number of records: {size}.", "Columns:"]
+        counted = "records" if self.max_records == 1 else f"units, of at most {self.max_records} records each"
+        lines = [f"Unit of privacy: {self.unit}. Number of {counted}: {size}.", "Columns:"]
         rules = {"refuse": "missing values are refused", "drop": "records with a missing value are dropped"}
         for column in self.columns.values():
             rule = rules.get(str(column.missing), f"missing values become {_toml(column.missing)}")
@@ -319,14 +340,133 @@ class Schema:
     def __repr__(self) -> str:
         columns = ", ".join(str(column) for column in self.columns.values())
         size = "" if self.size is None else f"; size: {self.size}"
-        return f"Schema(columns: {columns}; unit: {self.unit}{size})"
+        several = "" if self.max_records == 1 else f", at most {self.max_records} records each"
+        return f"Schema(columns: {columns}; unit: {self.unit}{several}{size})"
 
     def __hash__(self) -> int:
-        return hash((frozenset(self.columns.items()), self.unit, self.size))
+        return hash((frozenset(self.columns.items()), self.unit, self.size, self.max_records))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A read-only view of a dictionary cannot be pickled; the facts can.
-        return (Schema, (dict(self.columns), self.unit, self.size))
+        return (Schema, (dict(self.columns), self.unit, self.size, self.max_records))
+
+
+def draft(path: str | Path) -> str:
+    """Write a draft of a schema for a CSV or Parquet file, to be filled in by someone who knows what it may hold.
+
+    Only the names come from the file, and from Parquet the types that its header declares. No record is read: a type
+    that was guessed from values would be a fact about them, as bounds and levels would be. So the draft has blanks, and
+    does not pass as a schema until each column has one line.
+
+    Privacy: public, as the header of a file is. A file without a header has a record in its place, and is refused where
+    that can be told.
+    """
+    names, kinds = list(header(path)[0]), {}
+    if str(path).endswith(".parquet"):
+        kinds = _parquet_kinds(path)
+    odd = [name for name in names if not name or re.fullmatch(r"[-+.\d].*", name)]
+    if odd or len(set(names)) < len(names):
+        raise ValueError(
+            "The first line of the file does not look like the names of its columns: it has blanks, numbers or doubles."
+            " It is not shown, since it may be a record; write the names into the first line."
+        )
+    forms = {
+        "real": "{low = , high = }",
+        "integer": '{kind = "integer", low = , high = }',
+        "category": "{levels = []}",
+    }
+    lines = _DRAFT.splitlines()
+    for name in names:
+        lines.append("")
+        wanted = [kinds[name]] if name in kinds else list(forms)
+        lines += [f"# {_toml_key(name)} = {forms[kind]}" for kind in wanted]
+    return "\n".join([*lines, ""])
+
+
+_DRAFT = """\
+# A draft: names only. Nothing below was taken from the values in the file.
+#
+# Who is protected. If a person may have several records, name the column of their ids, take that column out below, say
+# how many records of one person may count.
+unit = "record"
+# max_records = 1
+# About how many units there are, if that may be published.
+# size =
+
+[columns]
+# For each column keep ONE line, take off its "#", and fill in the blanks from what you know without the data: a code
+# book, a form, the law, common sense. Bounds and levels read off the data would tell the world its extremes and its
+# rarest members; values outside the bounds you write are moved to them, and levels you did not write are refused.
+# A column that you do not need is left out. Missing values: add missing = "drop", or the value to put instead."""
+
+
+def header(path: str | Path) -> tuple[list[str], str]:
+    """Give the names of a file's columns, and for a CSV file the character between them.
+
+    Privacy: public, as the header of a file is; no record is read.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {str(path)!r}. Give the path of a CSV or Parquet file.")
+    arrow = import_arrow()
+    if path.suffix == ".parquet":
+        names = quietly(lambda: arrow.parquet.read_schema(path).names)
+        if names is None:
+            raise ValueError(f"The file {str(path)!r} is not a Parquet file. For comma-separated text use read_csv.")
+        return list(names), ""
+
+    def first_line() -> str:
+        with arrow.input_stream(str(path)) as stream:
+            start = stream.read(1 << 20)
+        return start.decode("utf-8-sig", "ignore").splitlines()[0] if b"\0" not in start else ""
+
+    line = quietly(first_line)
+    if not line:
+        raise ValueError(
+            f"The file {str(path)!r} has no first line of text. Give a CSV file in UTF-8 whose first line names the "
+            "columns."
+        )
+    between = max(",;\t|", key=line.count)
+    names = next(csv.reader([line], delimiter=between))
+    return [name.strip() for name in names], between
+
+
+def import_arrow() -> Any:
+    """Import pyarrow with what tables need of it.
+
+    Privacy: public.
+    """
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("Tables need pyarrow and pandas; run: pip install 'tacit[tables]'") from error
+    return pyarrow
+
+
+def _parquet_kinds(path: str | Path) -> dict[str, str]:
+    arrow = import_arrow()
+    kinds = {}
+    for field in arrow.parquet.read_schema(path):
+        if arrow.types.is_floating(field.type) or arrow.types.is_decimal(field.type):
+            kinds[field.name] = "real"
+        elif arrow.types.is_integer(field.type):
+            kinds[field.name] = "integer"
+        elif not arrow.types.is_temporal(field.type) and not arrow.types.is_nested(field.type):
+            kinds[field.name] = "category"
+    return kinds
+
+
+def quietly(function: Callable[[], Any]) -> Any:
+    """Call a conversion, or give None: its error may quote a record, also as the context of a later error.
+
+    Privacy: keeps what an error says to itself.
+    """
+    try:
+        return function()
+    except Exception:
+        return None
 
 
 def checked_size(size: Any) -> int | None:

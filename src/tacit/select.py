@@ -180,7 +180,7 @@ def _candidate(
         term,
         fitting=fitting,
         asking=asking,
-        clip=suited_clip(built, data.placeholder) if clip is None else float(clip),
+        clip=suited_clip(built, data) if clip is None else float(clip),
         weights=settings.get("weights") or built.weights,
         bound=bound,
     )

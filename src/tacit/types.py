@@ -119,6 +119,8 @@ class Method(NamedTuple):
     simulate
         ``simulate(key, records) -> (records, draw)``. Public: one draw from the prior, and the records with what the
         method models replaced by what that draw makes of them. Optional; rehearsals start from it.
+    model
+        The model that the method was given, if any. A formula names the numbers of a posterior by it.
     """
 
     init: Callable[[Key], State]
@@ -135,6 +137,7 @@ class Method(NamedTuple):
     needs: tuple[Need, ...] = ()
     log_likelihood: Callable[[dict[str, Array], Record], Array] | None = None
     simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
+    model: Any = None
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
         """Give one record's contribution; its own key is handed on where the method takes one.

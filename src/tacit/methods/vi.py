@@ -148,10 +148,11 @@ def vi(
             draw,
             reading.predict,
             points,
-            reading.clip,
+            getattr(model, "clip", reading.clip),
             own=bool(reading.local),
             log_likelihood=None if reading.local else reading.log_likelihood,
             simulate=reading.simulate if reading.generative else None,
+            model=model,
         )
 
     return build

@@ -29,6 +29,7 @@ from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import alias, clip, lattice, outer, random, rewrite, sample
 from tacit.wall.data import PrivateData
+from tacit.wall.units import Unit, together
 
 CHUNK_NUMBERS = 1 << 18
 """Contributions held at once, in numbers: what fits a core's cache."""
@@ -75,6 +76,8 @@ class Door:
         simulation: bool,
     ) -> None:
         check_arithmetic()
+        # Here and nowhere else methods meet data: what is written for one record is summed over those of a unit.
+        method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
         _refuse_unfit(method, data)
@@ -167,7 +170,7 @@ class _Step:
     def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, state: State) -> None:
         self.method, self.mechanism, self.count = method, mechanism, data._count
         self.contribution = rewrite.rewritten(method.contribution)
-        self.shape = jax.eval_shape(self.contribution, state, data.placeholder, jax.random.key(0), random.fixed(0))
+        self.shape = jax.eval_shape(self.contribution, state, data._stand_in, jax.random.key(0), random.fixed(0))
         leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
         self.weights = mechanism.weights or (1.0,) * len(leaves)
         if len(self.weights) != len(leaves):
@@ -189,7 +192,7 @@ class _Step:
         self.radius = lattice.radius(mechanism.noise_multiplier)
         self.unit = mechanism.clip / self.radius
         expected = None if data.size is None else mechanism.rate * data.size
-        self.outers, self.factoring = self._factoring(state, data.placeholder, expected)
+        self.outers, self.factoring = self._factoring(state, data._stand_in, expected)
         if self.factoring is None:
             clip.shrink(self.length, self.radius)  # refuses what rounding would spoil
         self.chunk = self.factoring.chunk if self.factoring else self._chunk(128.0 if expected is None else expected)
@@ -511,7 +514,7 @@ class _Step:
         Removing a record moves the others to other places. If a place changed the last bits of a contribution, all of
         them would change; such a method is run one record at a time instead (docs/proofs/clipping.md).
         """
-        keys = iter(jax.random.split(jax.random.key(0), 1 + len(jax.tree.leaves(data.placeholder))))
+        keys = iter(jax.random.split(jax.random.key(0), 1 + len(jax.tree.leaves(data._stand_in))))
         state = _arrays(self.method.init(next(keys)))
 
         def made_up(leaf: Array) -> Array:
@@ -522,7 +525,7 @@ class _Step:
             levels = max([2, *(leaf.count for leaf in self.sparse)])
             return jax.random.randint(next(keys), shape, 0, levels).astype(dtype)
 
-        rows = jax.tree.map(made_up, data.placeholder)
+        rows = jax.tree.map(made_up, data._stand_in)
         own = random.fold_in(random.fixed(0), jnp.arange(self.chunk)) if self.method.own else None
         program = jax.jit(self.clipped)
         here = program(state, rows, jax.random.key(1), own)
@@ -614,7 +617,7 @@ def released(contribution: PyTree) -> PyTree:
 
 def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> None:
     """Refuse a method that could carry records around the wall: in an array it holds, or by a call-back."""
-    given = (state, data.placeholder, key, random.fixed(0))
+    given = (state, data._stand_in, key, random.fixed(0))
     contribution = released(jax.eval_shape(method.contribution, *given))
     noise_std = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), jnp.float32), contribution)
     release = Release(contribution, noise_std, jnp.float32(1), contribution)
@@ -627,7 +630,7 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
     if method.points is not None:
         traced["points"] = jax.make_jaxpr(method.points)(state)
     if method.needs:
-        traced["needs"] = jax.make_jaxpr(lambda record: [need.holds(record) for need in method.needs])(data.placeholder)
+        traced["needs"] = jax.make_jaxpr(lambda record: [need.holds(record) for need in method.needs])(data._stand_in)
     lengths = {data._count, data._given} - {0, 1}
     for name, jaxpr in traced.items():
         arrays, calls = _contents(jaxpr)

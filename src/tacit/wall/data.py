@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from tacit.schema import Column, Schema, checked_size
+from tacit.schema import Column, Schema, checked_size, quietly
 from tacit.types import PyTree, Record
+from tacit.wall.units import Unit, group
 
 _INT32 = np.iinfo(np.int32)
 
@@ -41,32 +42,39 @@ class PrivateData:
         records. Everything is copied.
     schema
         The public facts. Records are then a dictionary or a table with exactly its columns: numbers are moved
-        inside their bounds, levels become codes, missing values follow each column's rule. Without a schema
-        the shapes and types of the arrays, but not the number of records, are the public facts.
+        inside their bounds, levels become codes, missing values follow each column's rule. One more column may be
+        there, named like the schema's unit: it holds the ids of the units, of which the first ``max_records`` records
+        each are kept, and is forgotten then. Without a schema the shapes and types of the arrays, but not the number of
+        records, are the public facts.
     size
-        A public number of records, if there is one; it sets defaults only. Taken from the schema if left out.
+        A public number of units, if there is one; it sets defaults only. Taken from the schema if left out.
     ledger
         The ledger in which every look is written, or the path of one. By default it is kept in memory, where it
         adds up the looks of this process only.
 
     Attributes
     ----------
-    schema, size, unit, ledger
+    schema, size, unit, max_records, ledger
         As declared; ``unit`` is who is protected.
     placeholder
         One public stand-in record, without the leading axis.
     """
 
-    __slots__ = ("__weakref__", "_count", "_given", "_records", "ledger", "placeholder", "schema", "size", "unit")
+    __slots__ = (
+        *("__weakref__", "_count", "_given", "_records", "_stand_in"),
+        *("ledger", "max_records", "placeholder", "schema", "size", "unit"),
+    )
 
     # For the wall alone. With no records at all one placeholder stands in, so that compiled code has
     # something to gather from; the count, which is 0 then, keeps it from ever being drawn.
     _records: PyTree
     _count: int
     _given: int  # before records were dropped: the length of an array that a model may have captured
+    _stand_in: PyTree  # for one unit, as stored: the placeholder, or a Unit of placeholders
     schema: Schema | None
     size: int | None
     unit: str
+    max_records: int
     ledger: Any
     placeholder: Record
 
@@ -83,24 +91,36 @@ class PrivateData:
         columns = _columns(records)
         if schema is None:
             arrays = _without_schema(columns)
-            placeholder = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), arrays)
+            stand_in = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), arrays)
+            placeholder, max_records = stand_in, 1
+            if isinstance(arrays, Unit):
+                placeholder = jax.tree.map(lambda leaf: leaf[0], stand_in.records)
+                max_records = len(stand_in.present)
         else:
-            arrays = _with_schema(columns, schema)
-            placeholder = jax.tree.map(jnp.asarray, schema.placeholder())
+            arrays, ids = _with_schema(columns, schema)
+            placeholder, max_records = jax.tree.map(jnp.asarray, schema.placeholder()), schema.max_records
+            stand_in = placeholder
+            if ids is not None:
+                arrays = group(arrays, ids, max_records, schema.placeholder())
+            if isinstance(arrays, Unit):
+                repeated = jax.tree.map(lambda leaf: jnp.stack([leaf] * max_records), placeholder)
+                stand_in = Unit(repeated, jnp.ones(max_records, bool))
         count = len(jax.tree.leaves(arrays)[0])
         if ledger is None or isinstance(ledger, str | os.PathLike):
             from tacit.ledger import Ledger
 
             ledger = Ledger(ledger)
-        stored = arrays if count else jax.tree.map(lambda leaf: leaf[None], placeholder)
+        stored = arrays if count else jax.tree.map(lambda leaf: leaf[None], stand_in)
         facts = {
             # JAX may share memory with these arrays: they are copies that nobody else holds.
             "_records": jax.device_put(stored),
             "_count": count,
             "_given": count if schema is None else len(columns[next(iter(schema.columns))]),
+            "_stand_in": stand_in,
             "schema": schema,
             "size": checked_size(size) or (schema.size if schema else None),
             "unit": schema.unit if schema else "record",
+            "max_records": max_records,
             "ledger": ledger,
             "placeholder": placeholder,
         }
@@ -113,11 +133,12 @@ class PrivateData:
         else:
             columns = [f"{name} {leaf.dtype} {leaf.shape}" for name, leaf in _named_leaves(self.placeholder)]
         declared = "" if self.size is None else f" (declared: {self.size})"
-        return f"PrivateData(columns: {', '.join(columns)}; unit: {self.unit}; number of records: sealed{declared})"
+        counted = "records" if self.max_records == 1 else f"units of at most {self.max_records} records"
+        return f"PrivateData(columns: {', '.join(columns)}; unit: {self.unit}; number of {counted}: sealed{declared})"
 
     def __dir__(self) -> list[str]:
         # inspect.getmembers and notebook inspectors fetch the value of every name they are told of.
-        return ["ledger", "placeholder", "schema", "size", "unit"]
+        return ["ledger", "max_records", "placeholder", "schema", "size", "unit"]
 
     __setattr__ = __delattr__ = _sealed("its attributes cannot be changed")
     __len__ = __bool__ = _sealed("the number of records is private")
@@ -132,7 +153,7 @@ class PrivateData:
 def _columns(records: Any) -> Any:
     """Give a table as a dictionary of its columns; leave other records as they are."""
     if hasattr(records, "column_names") and hasattr(records, "to_pandas"):  # an Arrow table
-        records = _quietly(records.to_pandas)
+        records = quietly(records.to_pandas)
     if isinstance(records, Mapping):
         return dict(records)
     if hasattr(records, "columns") and not isinstance(records, tuple):  # a data frame
@@ -153,7 +174,10 @@ def _without_schema(records: Any) -> PyTree:
     return jax.tree.unflatten(structure, [leaf for _, leaf in leaves])
 
 
-def _with_schema(columns: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "n ..."]]:
+def _with_schema(
+    columns: Any, schema: Schema
+) -> tuple[dict[str, Shaped[np.ndarray, "n ..."]], Shaped[np.ndarray, " n"] | None]:
+    """Give the columns as they are stored, and the number of each record's unit where the records say."""
     if not isinstance(columns, dict):
         raise TypeError("With a schema the records are a dictionary or a table, with the schema's columns.")
     lacking = [name for name in schema.columns if name not in columns]
@@ -162,7 +186,13 @@ def _with_schema(columns: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "
             f"The schema declares the columns {lacking}, and the records have only {list(columns)}. "
             "Correct the name, or take the column out of the schema."
         )
-    extra = [name for name in columns if name not in schema.columns]
+    own = schema.unit if schema.unit in columns and schema.unit not in schema.columns else None
+    if own is None and schema.max_records > 1:
+        raise ValueError(
+            f"The schema says that a {schema.unit} may have {schema.max_records} records, but the records have no "
+            f"column {schema.unit!r} that tells which belong together. Add it, or name the column of ids: unit = ..."
+        )
+    extra = [name for name in columns if name not in (*schema.columns, own)]
     if extra:
         raise ValueError(
             f"The records have the columns {extra}, which the schema does not declare. Leaving them out in "
@@ -173,7 +203,8 @@ def _with_schema(columns: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "
     encoded = {name: _encode(column, cells[name]) for name, column in schema.columns.items()}
     # Whether a record is dropped depends on that record alone, so neighbouring data sets stay neighbours.
     kept = np.logical_and.reduce([keep for _, keep in encoded.values()])
-    return {name: values[kept] for name, (values, _) in encoded.items()}
+    ids = None if own is None else _ids(own, columns[own], len(kept))[kept]
+    return {name: values[kept] for name, (values, _) in encoded.items()}, ids
 
 
 def encode(records: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "n ..."]]:
@@ -183,7 +214,24 @@ def encode(records: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "n ..."
     """
     if isinstance(records, PrivateData):
         _sealed("it cannot be turned into arrays")()
-    return _with_schema(_columns(records), schema)
+    return _with_schema(_columns(records), schema)[0]
+
+
+def _ids(name: str, raw: Any, count: int) -> Shaped[np.ndarray, " n"]:
+    """Number the units in the order in which they come; the ids themselves are not kept."""
+    cells = [cell.strip() if isinstance(cell, str) else cell for cell in _array(name, raw, object).tolist()]
+    if len(cells) != count:
+        _check_lengths([(name, np.empty(len(cells))), ("the other columns", np.empty(count))])
+    if any(_is_absent(cell) for cell in cells):
+        raise ValueError(
+            f"The column {name!r} of ids has missing values. Nobody knows whose records those are, so nobody could be "
+            "protected; give every record the id of its unit."
+        )
+    numbers: dict[Any, int] = {}
+    found = quietly(lambda: np.asarray([numbers.setdefault(cell, len(numbers)) for cell in cells], np.int64))
+    if found is None:
+        raise TypeError(f"The column {name!r} of ids has values that cannot be compared. Give text or integers.")
+    return found  # type: ignore[no-any-return]
 
 
 def _plain(name: str, leaf: Any) -> Shaped[np.ndarray, "n ..."]:
@@ -260,7 +308,7 @@ def _numbers(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.nd
     flat = cells if numeric else [np.nan if _is_absent(cell) else cell for cell in cells.reshape(-1).tolist()]
     # Large float32 arrays stay as they are; integers need float64, in which every int32 bound is exact.
     exact = np.float32 if cells.dtype == np.float32 and column.kind == "real" else np.float64
-    values = _quietly(lambda: np.asarray(flat, exact))
+    values = quietly(lambda: np.asarray(flat, exact))
     if values is None or values.size != cells.size:
         raise TypeError(
             f"Column {column.name!r} is declared as a number and has values that are not. "
@@ -275,7 +323,7 @@ def _codes(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndar
     """Give the codes of the declared levels, NaN where one is missing."""
     codes = {level: float(code) for code, level in enumerate(column.levels or ())}
     flat = cells.reshape(-1).tolist()
-    found = _quietly(lambda: [codes[v] if v in codes else np.nan if _is_absent(v) else None for v in flat])
+    found = quietly(lambda: [codes[v] if v in codes else np.nan if _is_absent(v) else None for v in flat])
     if found is None or None in found:
         raise ValueError(
             f"Column {column.name!r} has a value that is none of its {len(codes)} declared levels (it is "
@@ -292,7 +340,7 @@ def _array(name: str, raw: Any, dtype: Any = None) -> Shaped[np.ndarray, "n ..."
             return np.where(np.ma.getmaskarray(raw), np.asarray(None), raw.data)
         return np.asarray(raw, dtype)
 
-    values = _quietly(read)
+    values = quietly(read)
     if values is None or values.ndim == 0:
         raise TypeError(
             f"{name!r} is not an array with a leading axis of records. Give one array, list or table column "
@@ -333,11 +381,3 @@ def _is_absent(value: Any) -> bool:
         return not value.strip() if isinstance(value, str) else bool(np.isnan(value))
     # By name, since pandas need not be installed.
     return value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
-def _quietly(function: Callable[[], Any]) -> Any:
-    """Call a conversion, or give None: its error may quote a record, also as the context of a later error."""
-    try:
-        return function()
-    except Exception:
-        return None
