@@ -1,6 +1,7 @@
 """Differentially private Bayesian inference on JAX and NumPyro."""
 
 from tacit.accounting import advantage, epsilon, true_positive_rate
+from tacit.auto import auto
 from tacit.certificate import Certificate, CertificateError
 from tacit.effects import comparisons, predictions, slopes
 from tacit.ep import ep
@@ -52,6 +53,7 @@ __all__ = [
     "Selected",
     "advantage",
     "ask",
+    "auto",
     "backprop",
     "belief_net",
     "calibrate",

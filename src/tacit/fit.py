@@ -22,11 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from tacit.auto import auto
 from tacit.certificate import Certificate
 from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
-from tacit.methods.vi import vi
 from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, write_npz
 from tacit.schema import quietly
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
@@ -69,7 +69,8 @@ def fit(
     Parameters
     ----------
     method
-        What ``tacit.vi(...)`` or another method gave. A formula or a NumPyro model means ``tacit.vi`` of it.
+        What ``tacit.vi(...)`` or another method gave; or a formula or a NumPyro model, for which ``tacit.auto`` then
+        chooses a method by public facts. The posterior's ``note`` says which, and why.
     data
         The sealed records.
     budget
@@ -107,7 +108,7 @@ def fit(
         1000 draws (fewer where one draw holds more than about 4000 numbers), with the certificate.
     """
     check_types(data, budget, key)
-    built = built_for(method, data.placeholder)
+    built = built_for(method, data.placeholder, data.size, budget)
     title = title_of(built)
     built, mechanism = planned(
         built, data, budget, rate=rate, steps=steps, clip=clip, weights=weights, adjacency=adjacency
@@ -544,8 +545,10 @@ def default_rate(size: int | None) -> float:
     return 0.1 if size is None else min(0.1, max(4000 / size, 1e-3))
 
 
-def built_for(method: Method | MethodFor, placeholder: Record) -> Method:
-    """Give the method, built for records like the placeholder.
+def built_for(
+    method: Method | MethodFor, placeholder: Record, size: int | None = None, budget: Budget | None = None
+) -> Method:
+    """Give the method, built for records like the placeholder; for a model, the one that ``tacit.auto`` chooses.
 
     Privacy: public.
     """
@@ -560,7 +563,10 @@ def built_for(method: Method | MethodFor, placeholder: Record) -> Method:
         return method(placeholder)
     # A function that does not say that it makes a method is a model, unless it turns out to make one.
     built = quietly(lambda: method(placeholder))
-    return built if isinstance(built, Method) else vi(method, getattr(method, "guide", None))(placeholder)
+    if isinstance(built, Method):
+        return built
+    chosen = auto(method, size=size, budget=budget)
+    return chosen.method(placeholder)._replace(note=chosen.why)
 
 
 def _finished(folder: Path, method: Method) -> Posterior:

@@ -102,8 +102,12 @@ class Formula:
         By name of a latent site, its prior.
     labels
         By name of a latent site, what its numbers are called.
+    terms, group_terms, offsets
+        What the predictor is made of.
     centre, scale
         Of each column of ``design``: what is taken off and divided by inside the model, from the schema.
+    unit
+        By how much the predictor usually changes, from the schema.
     clip, guide
         What suits the model where the user of ``tacit.fit`` gives none: a clip for its scores, and a guide for
         ``tacit.vi``. Without group effects that is Laplace's, whose spread follows the curvature.
@@ -141,7 +145,7 @@ class Formula:
 
         Privacy: of one record where it is given one; public where the columns are.
         """
-        return _side_by_side([term.values(columns) for term in self._terms], _length(columns))
+        return _side_by_side([term.values(columns) for term in self.terms], _length(columns))
 
     def linear(self, draw: Mapping[str, Any], columns: Columns) -> Array:
         """Give the linear predictor of each record, at one draw of the latents.
@@ -150,19 +154,32 @@ class Formula:
         """
         length, outputs = _length(columns), self._outputs
         total = jnp.zeros((length, *outputs))
-        for term in self._terms:
+        for term in self.terms:
             values = term.values(columns) - jnp.asarray(term.centre, jnp.float32)
             weights = jnp.reshape(draw[term.name], (len(term.labels), *outputs))
             total += jnp.tensordot(values, weights, 1)
-        for term in self._group_terms:
+        for term in self.group_terms:
             values = term.values(columns) - jnp.asarray(term.centre, jnp.float32)
             spread = jnp.reshape(draw[f"{term.name}_sigma"], (1, len(term.labels), *outputs))
             steps = jnp.reshape(draw[f"{term.name}_offset"], (len(term.groups), len(term.labels), *outputs))
             effects = (spread * steps)[term.index(columns)]
             total += jnp.sum(values.reshape(*values.shape, *[1] * len(outputs)) * effects, 1)
-        for offset in self._offsets:
-            total += offset(columns).reshape(length, *[1] * len(outputs))
-        return total
+        return total + self.offset(columns).reshape(length, *[1] * len(outputs))
+
+    def offset(self, columns: Columns) -> Array:
+        """Give what is added to each record's predictor as it is.
+
+        Privacy: as ``design``.
+        """
+        return sum((jnp.ravel(offset(columns)) for offset in self.offsets), jnp.zeros(_length(columns)))
+
+    def outcome(self, columns: Columns) -> Array:
+        """Give the response as it is modelled: 1 for the level of two that is counted, else as it is stored.
+
+        Privacy: as ``design``.
+        """
+        observed = jnp.asarray(columns[self.response])
+        return observed if self._success is None else jnp.asarray(observed == self._success, jnp.int32)
 
     def mean(self, draw: Mapping[str, Any], columns: Columns) -> Array:
         """Give what is expected of each record at one draw: a mean, or for several levels the chance of each.
@@ -181,9 +198,7 @@ class Formula:
             raise ValueError(f"The formula {self.text!r} uses the columns {lacking}, which are not given.")
         draw = {name: numpyro.sample(name, prior) for name, prior in self.priors.items()}
         predictor = self.linear(draw, columns)
-        observed = columns.get(self.response)
-        if observed is not None and self._success is not None:
-            observed = jnp.asarray(observed == self._success, jnp.int32)
+        observed = self.outcome(columns) if columns.get(self.response) is not None else None
         with numpyro.plate("records", predictor.shape[0]):
             numpyro.sample(self.response, self._family.observe(predictor, draw, self._count(columns)), obs=observed)
 
@@ -216,7 +231,7 @@ class Formula:
         ]
         for name, prior in self.priors.items():
             lines.append(f"  {name:28} {_told(prior)}{self._meaning(name)}")
-        for term in self._group_terms:
+        for term in self.group_terms:
             shown = [*term.groups[:6], *(["..."] if len(term.groups) > 6 else [])]
             lines.append(f"Groups of {term.name}: {len(term.groups)} ({', '.join(shown)}).")
         middle = [f"{label} = {centre:g}" for label, centre in zip(self.names, self.centre, strict=True) if centre]
@@ -228,7 +243,7 @@ class Formula:
         labels = self.labels[name]
         if name.endswith("_offset"):
             return ": effect of a group, in units of its sigma"
-        if name in {term.name for term in self._terms} and labels != (name,):
+        if name in {term.name for term in self.terms} and labels != (name,):
             shown = [*labels[:4], *(["..."] if len(labels) > 4 else [])]
             return f" for each of {', '.join(shown)}"
         return ""
@@ -290,7 +305,7 @@ class Formula:
         intercept = any(term.kind == "intercept" for term in description.common_terms)
         if self.family == "ordinal":  # its cut points are its intercepts
             description.common_terms = [term for term in description.common_terms if term.kind != "intercept"]
-        self._offsets = [
+        self.offsets = [
             _values(term.components[0].call.args[0], self.schema)
             for term in description.common_terms
             if term.kind == "offset"
@@ -298,27 +313,26 @@ class Formula:
         self._outputs = (len(self._facts.levels or ()) - 1,) if self.family == "categorical" else ()
         frame = _scattered(self.schema)
         common = [term for term in description.common_terms if term.kind != "offset"]
-        self._terms = [_term(term, self.schema, frame, centred=intercept) for term in common]
-        self._group_terms = [_group_term(term, self.schema, frame) for term in description.group_terms]
+        self.terms = [_term(term, self.schema, frame, centred=intercept) for term in common]
+        self.group_terms = [_group_term(term, self.schema, frame) for term in description.group_terms]
         used = {node.name for node in _nodes(description) if isinstance(node, _Used)}
         self.columns = tuple(name for name in self.schema.columns if name in used - {self.response})
         named = [name for term in (*description.common_terms, *description.group_terms) for name in term.var_names]
         if self.response in named:
             raise ValueError(f"The formula explains {self.response!r} by itself. Take it out after ~.")
-        self.names = tuple(label for term in self._terms for label in term.labels)
+        self.names = tuple(label for term in self.terms for label in term.labels)
         self.centre, self.scale = (
-            np.concatenate([np.zeros(0), *(getattr(term, part) for term in self._terms)])
-            for part in ("centre", "scale")
+            np.concatenate([np.zeros(0), *(getattr(term, part) for term in self.terms)]) for part in ("centre", "scale")
         )
-        self.groups = {term.name: term.groups for term in self._group_terms}
+        self.groups = {term.name: term.groups for term in self.group_terms}
         self.clip = self._suited_clip(frame)
-        few = len(self.names) <= LAPLACE and not self._group_terms
+        few = len(self.names) <= LAPLACE and not self.group_terms
         self.guide = AutoLaplaceApproximation if few else None
 
     def _suited_clip(self, frame: Columns) -> float:
         """Give the root mean square norm of a score over the public frame, for residuals of usual size."""
         squares = jnp.zeros(FRAME)
-        for term in (*self._terms, *self._group_terms):
+        for term in (*self.terms, *self.group_terms):
             # An offset and the logarithm of a spread move the predictor by about half a unit each.
             share = 0.5 if isinstance(term, _Group) else 1.0
             squares += share * jnp.sum(((term.values(frame) - term.centre) / term.scale) ** 2, 1)
@@ -327,6 +341,7 @@ class Formula:
 
     def _with_priors(self, given: dict[str, dist.Distribution]) -> dict[str, dist.Distribution]:
         location, unit = self._family.unit(self._facts)
+        self.unit = unit
         priors: dict[str, dist.Distribution] = {}
         self.labels: dict[str, tuple[str, ...]] = {}
         levels = [f": {level}" for level in (self._facts.levels or ())[1:]] if self._outputs else [""]
@@ -352,11 +367,11 @@ class Formula:
             each = np.multiply.outer(unit / term.scale, np.ones(self._outputs))
             return each.reshape(()) if each.shape == (1,) else each
 
-        for term in self._terms:
+        for term in self.terms:
             by = units(term)
             at = location if term.name == "Intercept" and not self._outputs else 0.0
             add(term.name, dist.Normal(at, WIDTH * by), by.shape, list(term.labels), at, by)
-        for group in self._group_terms:
+        for group in self.group_terms:
             by = units(group)
             labels = [f"{group.name}_sigma" + (f"[{label}]" if len(group.labels) > 1 else "") for label in group.labels]
             add(f"{group.name}_sigma", dist.HalfNormal(by), by.shape, labels)
@@ -694,10 +709,19 @@ class _InUnits(dist.Distribution):  # type: ignore[misc]
         return self.prior.log_prob(value)
 
 
-def _told(prior: dist.Distribution) -> str:
-    """Say a prior in words."""
+def bare(prior: dist.Distribution) -> dist.Distribution:
+    """Give the distribution of single numbers that a prior is made from.
+
+    Privacy: public.
+    """
     while hasattr(prior, "prior") or hasattr(prior, "base_dist"):
         prior = prior.prior if hasattr(prior, "prior") else prior.base_dist
+    return prior
+
+
+def _told(prior: dist.Distribution) -> str:
+    """Say a prior in words."""
+    prior = bare(prior)
     numbers = []
     for name in prior.arg_constraints:
         values = np.unique(np.asarray(getattr(prior, name)).round(6))

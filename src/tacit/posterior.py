@@ -41,6 +41,8 @@ class Posterior:
         What a reader of the numbers must know, such as that a rehearsal found the intervals too narrow; or None.
     labels
         Site name to what its numbers are called, for sites that have names: those of a formula.
+    note
+        Which method was chosen for the model, and why; empty where the user chose it.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class Posterior:
         points: dict[str, PyTree] | None = None,
         warning: str | None = None,
         labels: Mapping[str, Sequence[str]] | None = None,
+        note: str = "",
     ) -> None:
         self.draws = {name: np.asarray(value) for name, value in draws.items()}
         self.points = jax.tree.map(np.asarray, points or {})
         self.certificate = certificate
         self.warning = warning
         self.labels = dict(labels or getattr(method and method.model, "labels", {}))
+        self.note = note or (method.note if method else "")
         self._method = method
 
     @property
@@ -137,6 +141,7 @@ class Posterior:
         else:
             promise = f"epsilon {self.certificate.epsilon:.4g}, delta {self.certificate.delta:.3g}"
             lines.append(("SIMULATION, " if self.certificate.simulation else "") + f"certified: {promise}")
+        lines += [f"method: {self.note}"] if self.note else []
         lines += [self.warning] if self.warning else []
         return "\n".join(lines)
 
@@ -166,9 +171,11 @@ class Posterior:
         certificate = "" if self.certificate is None else self.certificate.to_json()
         arrays = {f"draws/{name}": value for name, value in self.draws.items()}
         points = {f"points/{name}": value for name, value in _flat(self.points).items()}
-        texts = {"certificate": np.asarray(certificate), "warning": np.asarray(self.warning or "")}
+        texts = {"certificate": certificate, "warning": self.warning or "", "note": self.note}
         labels = {f"labels/{name}": np.asarray(list(names)) for name, names in self.labels.items()}
-        write_npz(Path(path), {**arrays, **points, **texts, **labels})
+        write_npz(
+            Path(path), {**arrays, **points, **labels, **{name: np.asarray(text) for name, text in texts.items()}}
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], method: Method | None = None) -> Posterior:
@@ -185,7 +192,9 @@ class Posterior:
                 {name.removeprefix(kind): file[name] for name in file.files if name.startswith(kind)}
                 for kind in ("draws/", "points/", "labels/")
             )
-            text, warning = str(file["certificate"]), str(file["warning"]) if "warning" in file else ""
+            text, warning, note = (
+                str(file[name]) if name in file else "" for name in ("certificate", "warning", "note")
+            )
         certificate = Certificate.from_json(text) if text else None
         if certificate is not None:
             certificate.verify()
@@ -193,7 +202,7 @@ class Posterior:
             shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
             points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in _flat(shapes)])
         names = {name: tuple(map(str, given)) for name, given in labels.items()}
-        return cls(draws, certificate, method, points, warning or None, names)
+        return cls(draws, certificate, method, points, warning or None, names, note)
 
 
 def _flat(points: dict[str, PyTree]) -> dict[str, Any]:

@@ -121,6 +121,8 @@ class Method(NamedTuple):
         method models replaced by what that draw makes of them. Optional; rehearsals start from it.
     model
         The model that the method was given, if any. A formula names the numbers of a posterior by it.
+    note
+        Which method it is and why, where it was chosen by ``tacit.auto``.
     """
 
     init: Callable[[Key], State]
@@ -138,6 +140,7 @@ class Method(NamedTuple):
     log_likelihood: Callable[[dict[str, Array], Record], Array] | None = None
     simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
     model: Any = None
+    note: str = ""
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
         """Give one record's contribution; its own key is handed on where the method takes one.

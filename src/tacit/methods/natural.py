@@ -133,7 +133,8 @@ def natural(
     Parameters
     ----------
     likelihood
-        "bernoulli": a record is ``{"x": columns, "y": 0 or 1}``. "poisson": ``y`` is a count. "normal": a number.
+        "bernoulli": a record is ``{"x": columns, "y": 0 or 1}``. "poisson": ``y`` is a count. "normal": a number. An
+        ``"offset"`` in the record is added to the predictor.
     size
         Number of records, public; about right is enough.
     bound
@@ -206,7 +207,7 @@ def natural(
             early = state.step < first
             x = design(record)
             z = state.whitening @ x
-            along, noise = z @ state.place[:columns], _noise(state.place)
+            along, noise = z @ state.place[:columns] + _offset(record), _noise(state.place)
             r, largest = family.residual(record["y"].astype(jnp.float32), along, noise)
             h = family.information(along, noise)
             length = jnp.linalg.norm(z) + TINY
@@ -325,7 +326,7 @@ def natural(
 
         def predictor(draw: dict[str, Array], inputs: PyTree) -> Array:
             effects = (draw[name][jnp.asarray(inputs[name]).astype(jnp.int32)] for name in groups)
-            return sum(effects, jnp.asarray(inputs["x"]) @ draw["w"])
+            return sum(effects, jnp.asarray(inputs["x"]) @ draw["w"] + _offset(inputs))
 
         def simulate(key: Key, records: PyTree) -> tuple[PyTree, dict[str, Array]]:
             of_noise, of_stds, of_weights, of_means, of_y = jax.random.split(key, 5)
@@ -434,6 +435,10 @@ def _contrasts(levels: int) -> np.ndarray:
     ).astype(np.float32)
 
 
+def _offset(record: Any) -> Array:
+    return jnp.asarray(record.get("offset", 0.0), jnp.float32)
+
+
 def _scaled(release: Release, scale: Array | float) -> Release:
     return release._replace(full=release.full * scale, noise_std=release.noise_std * scale)
 
@@ -525,10 +530,10 @@ def _poisson_information(predictor: Array, noise: Array) -> Array:
 
 
 def _columns(placeholder: Any, groups: Mapping[str, int]) -> int:
-    if set(groups) & {"x", "y", "w", "noise"} or any(levels < 2 for levels in groups.values()):
+    if set(groups) & {"x", "y", "w", "noise", "offset"} or any(levels < 2 for levels in groups.values()):
         raise ValueError(
-            f"groups are {dict(groups)}. A group has two levels or more and is not named x, y, w or noise; write "
-            'groups={"clinic": 20}.'
+            f"groups are {dict(groups)}. A group has two levels or more, and is not named x, y, w, noise or offset; "
+            'write groups={"clinic": 20}.'
         )
     wanted = {"x", "y", *groups}
     if not isinstance(placeholder, dict) or not wanted <= set(placeholder):

@@ -1,0 +1,176 @@
+"""Which method suits a model, by a public rule: the model's form, the declared size and the budget, never a record.
+
+    a regression (bernoulli, poisson or gaussian; normal priors; groups by (1 | g)), large enough    natural
+    anything else                                                                                   vi
+
+``natural`` counts the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2
+numbers for D columns, which must stand out of the noise: size >= ENOUGH * noise * D^1.5, where noise is the multiplier
+of one release of all records within the budget. Below that ``vi`` predicts better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from tacit.accounting import noise_multiplier
+from tacit.formula import Formula, bare
+from tacit.mechanism import Budget
+from tacit.methods.natural import natural
+from tacit.methods.vi import vi
+from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, State
+
+ENOUGH = 3.0
+LIKELIHOODS = {"bernoulli": "bernoulli", "poisson": "poisson", "gaussian": "normal"}
+
+
+class Chosen(NamedTuple):
+    """A method, and why it was chosen."""
+
+    method: MethodFor
+    why: str
+
+
+def auto(model: Callable[..., Any], *, size: int | None = None, budget: Budget | None = None) -> Chosen:
+    """Choose a method for a formula or a NumPyro model, by public facts alone; ``tacit.fit(model, ...)`` does so.
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    model
+        What ``tacit.formula`` gave, or a NumPyro model.
+    size, budget
+        About how many records there are, if that is public, and what may be spent.
+    """
+    against = _against(model, size, budget)
+    if against:
+        return Chosen(vi(model, getattr(model, "guide", None)), f"vi, since {against}: intervals leave the noise out")
+    assert isinstance(model, Formula)
+    assert size is not None
+    return Chosen(
+        by_natural(model, size), f"natural, since this is a {model.family} regression: intervals count the noise"
+    )
+
+
+def _against(model: Any, size: int | None, budget: Budget | None) -> str:
+    """Say what speaks against ``natural``, or nothing."""
+    if not isinstance(model, Formula):
+        return "the model is not a formula"
+    if model.family not in LIKELIHOODS:
+        return f"the family is {model.family}"
+    if "Intercept" not in model.names:
+        return "there is no intercept"
+    if any(term.labels != ("1",) for term in model.group_terms):
+        return "slopes differ by group"
+    if len({term.name.split("|")[-1] for term in model.group_terms}) < len(model.group_terms):
+        return "groups are named twice"
+    if _priors(model) is None:
+        return "a prior is not normal"
+    if size is None:
+        return "the number of records is not declared"
+    if budget is not None:
+        columns = len(model.names) + sum(len(groups) - 1 for groups in model.groups.values())
+        noise = noise_multiplier(budget.epsilon, budget.delta, rate=1.0, steps=1)
+        needed = ENOUGH * noise * columns**1.5
+        if size < needed:
+            return f"{columns} columns ask for about {needed:.0f} records at this budget"
+    return ""
+
+
+def by_natural(model: Formula, size: int) -> MethodFor:
+    """Give ``tacit.natural`` for a formula: it works on the scaled design, and draws what the formula names.
+
+    Privacy: public.
+    """
+    priors = _priors(model)
+    assert priors is not None
+    # Numbers are modelled in units of the response.
+    factor = model.unit if model.family == "gaussian" else 1.0
+    centre, scale = jnp.asarray(model.centre, jnp.float32), jnp.asarray(model.scale, jnp.float32)
+    groups = {f"group {term.name}": len(term.groups) for term in model.group_terms}
+
+    def inside(record: Record) -> dict[str, Array]:
+        columns = {name: jnp.asarray(value)[None] for name, value in record.items()}
+        return {
+            "x": ((model.design(columns) - centre) / scale)[0],
+            "y": model.outcome(columns)[0] / factor,
+            "offset": (model.offset(columns)[0] + priors.at) / factor,
+            **{f"group {term.name}": term.index(columns)[0] for term in model.group_terms},
+        }
+
+    def named(draw: Mapping[str, Array]) -> dict[str, Array]:
+        ends = np.cumsum([len(term.labels) for term in model.terms])[:-1]
+        weights = jnp.split(draw["w"] * factor / scale, ends)
+        found = {term.name: one for term, one in zip(model.terms, weights, strict=True)}
+        found["Intercept"] += priors.at
+        for term in model.group_terms:
+            std = draw[f"group {term.name}_std"]
+            found |= {f"{term.name}_sigma": std * factor, f"{term.name}_offset": draw[f"group {term.name}"] / std}
+        found |= {"sigma": draw["noise"] * factor} if model.family == "gaussian" else {}
+        return {name: found[name].reshape(prior.event_shape) for name, prior in model.priors.items()}
+
+    def build(placeholder: Record) -> Method:
+        public = vi(model)(placeholder)
+        inner = natural(
+            LIKELIHOODS[model.family],
+            size=size,
+            prior_std=priors.std * np.asarray(model.scale) / factor,
+            groups=groups,
+            group_std=priors.group_std / factor,
+            noise_std=0.5,
+        )(inside(placeholder))
+
+        @wraps(inner.contribute)
+        def contribute(state: State, record: Record, key: Key) -> PyTree:
+            return inner.contribute(state, inside(record), key)
+
+        def holds(record: Record, need: Need) -> Array:
+            return need.holds(inside(record))
+
+        return inner._replace(
+            contribute=contribute,
+            draw=lambda state, key: named(inner.draw(state, key)),
+            predict=public.predict,
+            needs=tuple(Need(need.text, partial(holds, need=need)) for need in inner.needs),
+            log_likelihood=public.log_likelihood,
+            simulate=public.simulate,
+            model=model,
+        )
+
+    return build
+
+
+class _Priors(NamedTuple):
+    """The intercept's mean, the standard deviations of all coefficients, and the scale of the groups' own."""
+
+    at: float
+    std: np.ndarray
+    group_std: float
+
+
+def _priors(model: Formula) -> _Priors | None:
+    """Give the priors of a formula if ``natural`` can have them: normal ones, around 0 but for the intercept."""
+    at, stds = 0.0, []
+    for term in model.terms:
+        prior = bare(model.priors[term.name])
+        if not isinstance(prior, dist.Normal):
+            return None
+        if term.name == "Intercept":
+            at = float(np.ravel(prior.loc)[0])
+        elif np.any(np.asarray(prior.loc)):
+            return None
+        stds.append(np.broadcast_to(prior.scale, (len(term.labels),)))
+    spreads = [bare(model.priors[f"{term.name}_sigma"]) for term in model.group_terms]
+    scales = {float(scale) for prior in spreads for scale in np.ravel(getattr(prior, "scale", np.nan))}
+    if any(not isinstance(prior, dist.HalfNormal) for prior in spreads) or len(scales) > 1:
+        return None
+    offsets = [bare(model.priors[f"{term.name}_offset"]) for term in model.group_terms]
+    if any(not isinstance(prior, dist.Normal) or np.any(prior.loc) or np.any(prior.scale != 1) for prior in offsets):
+        return None
+    return _Priors(at, np.concatenate(stds), scales.pop() if scales else model.unit)
