@@ -120,9 +120,9 @@ def by_natural(model: Formula, size: int) -> MethodFor:
         inner = natural(
             LIKELIHOODS[model.family],
             size=size,
-            prior_std=priors.std * np.asarray(model.scale) / factor,
+            prior_std=list(priors.std * model.scale / factor),
             groups=groups,
-            group_std=priors.group_std / factor,
+            group_std=float(priors.group_std / factor),
             noise_std=0.5,
         )(inside(placeholder))
 
