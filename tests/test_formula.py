@@ -286,7 +286,7 @@ def test_a_formula_that_uses_some_columns_fits_data_with_more() -> None:
     # Standard errors are 0.06 to 0.12 without privacy, and about half as much again with it: three of them.
     assert abs(posterior.draws["x"].mean() - 1) < 0.3
     assert abs(posterior.draws["sex"].mean() + 1) < 0.5
-    assert [row[0] for row in posterior.rows()] == ["Intercept", "sex[m]", "x"]
+    assert [row[0] for row in posterior.rows()] == ["Intercept", "x", "sex[m]"]
     assert "sex[m]" in repr(posterior)
     assert posterior.model is model
     found = tacit.comparisons(posterior, {"sex": ["f", "m"]})
