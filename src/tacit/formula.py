@@ -451,10 +451,8 @@ def _component(component: Any, schema: Schema) -> Callable[[Columns], Array]:
         name = _coded(component, schema)
         declared = schema.columns[name].levels or ()
         rows = [component.levels.index(level) for level in declared]
-        # Looked up by comparison and not by place, so that no array is as long as there may be records.
-        matrix = np.asarray(component.contrast_matrix.matrix, np.float32)[rows]
-        codes = np.arange(len(declared))
-        return lambda columns: (columns[name][:, None] == codes).astype(jnp.float32) @ matrix
+        matrix = jnp.asarray(np.asarray(component.contrast_matrix.matrix, np.float32)[rows])
+        return lambda columns: matrix[columns[name]]
     if not hasattr(component, "call"):
         return lambda columns: _number(columns[component.name])[:, None]
     return _values(component.call, schema)
