@@ -256,7 +256,16 @@ def test_a_column_without_bounds_or_with_an_unseen_level_spends_nothing() -> Non
     )
     with pytest.raises(ValueError, match="did you mean 'sex'"):
         tacit.fit(tacit.formula("y ~ sexx", data.schema), data, tacit.Budget(1.0, 1e-5))
+    longer = Schema({"sex": {"levels": ["m", "f"]}, "y": {"low": 0, "high": 2}})
+    with pytest.raises(ValueError, match=r"say different things about \['sex'\]"):
+        tacit.fit(tacit.formula("y ~ sex", longer), data, tacit.Budget(1.0, 1e-5))
     assert ledger.looks == ()
+
+
+def test_names_that_clash() -> None:
+    schema = Schema({"sigma": {"low": 0, "high": 1}, "y": {"low": 0, "high": 2}})
+    with pytest.raises(ValueError, match="two things of the name 'sigma'"):
+        formula("y ~ sigma", schema)
 
 
 CANARIES = {"x": "1.7351948", "sex": "m", "other": "0.4827351", "ill": "yes", "person": "canary-73519"}

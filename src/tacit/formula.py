@@ -283,7 +283,8 @@ class Formula:
                 f"The response is {component.name}[{component.reference}]. A level in brackets is the one that a "
                 f"bernoulli response counts; {_instead(str(component.reference), texts)}"
             )
-        return component.name, None, texts.index(str(component.reference))
+        place = texts.index(str(component.reference))
+        return component.name, None, None if place == 1 else place
 
     def _set_up(self, description: Any) -> None:
         """Translate formulae's terms, which have been set up on the public frame."""
