@@ -20,6 +20,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 LONG = {
     "clip.py",
+    "csv_formula.py",
     "d3p_script.py",
     "election88.py",
     "radon.py",
@@ -52,7 +53,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize(
     "page",
     [
-        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/networks.md", "docs/sep.md"),
+        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/formula.md", "docs/networks.md", "docs/sep.md"),
         pytest.param("docs/rehearse.md", marks=pytest.mark.slow),
         pytest.param("docs/from-d3p.md", marks=pytest.mark.slow),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -255,12 +256,25 @@ def test_a_column_without_bounds_or_with_an_unseen_level_spends_nothing() -> Non
     )
     with pytest.raises(ValueError, match="did you mean 'sex'"):
         tacit.fit(tacit.formula("y ~ sexx", data.schema), data, tacit.Budget(1.0, 1e-5))
+    longer = Schema({"sex": {"levels": ["m", "f"]}, "y": {"low": 0, "high": 2}})
+    with pytest.raises(ValueError, match=r"say different things about \['sex'\]"):
+        tacit.fit(tacit.formula("y ~ sex", longer), data, tacit.Budget(1.0, 1e-5))
     assert ledger.looks == ()
 
 
+def test_names_that_clash() -> None:
+    schema = Schema({"sigma": {"low": 0, "high": 1}, "y": {"low": 0, "high": 2}})
+    with pytest.raises(ValueError, match="two things of the name 'sigma'"):
+        formula("y ~ sigma", schema)
+
+
+CANARIES = {"x": "1.7351948", "sex": "m", "other": "0.4827351", "ill": "yes", "person": "canary-73519"}
+"""A record whose values nothing else has, where a column's levels leave the choice."""
+
+
 @pytest.mark.usefixtures("quick_compiler")
-def test_a_formula_that_uses_some_columns_fits_data_with_more() -> None:
-    """Fit, print, save, load and ask; 2000 made-up records, of which the slope is known."""
+def test_a_file_is_read_fitted_and_asked_and_a_canary_in_it_is_found_nowhere(tmp_path: Path) -> None:
+    """2000 made-up records, of which the coefficients are known, and one canary; one column is not used."""
     random = np.random.default_rng(0)
     x, sex = random.uniform(-2, 2, 2000), random.integers(0, 2, 2000)
     ill = random.random(2000) < 1 / (1 + np.exp(-(0.5 + x - sex)))
@@ -270,25 +284,39 @@ def test_a_formula_that_uses_some_columns_fits_data_with_more() -> None:
             "sex": {"levels": ["f", "m"]},
             "other": {"low": 0, "high": 1},
             "ill": {"levels": ["no", "yes"]},
-        }
+        },
+        unit="person",
+        size=2000,
     )
-    table = {
-        "x": x,
-        "sex": np.asarray(["f", "m"])[sex],
-        "other": np.zeros(2000),
-        "ill": np.asarray(["no", "yes"])[ill * 1],
-    }
+    lines = [
+        f"{a:.3f},{'fm'[b]},0,{('no', 'yes')[int(c)]},p{i}" for i, (a, b, c) in enumerate(zip(x, sex, ill, strict=True))
+    ]
+    source = tmp_path / "in" / "t.csv"
+    source.parent.mkdir()
+    source.write_text("\n".join([",".join(CANARIES), ",".join(CANARIES.values()), *lines]))
     model = tacit.formula("ill ~ x + sex", schema, family="bernoulli")
-    data = tacit.PrivateData(table, schema, size=2000)
+    data = tacit.read_csv(source, schema, ledger=tmp_path / "ledger.jsonl")
+    budget = tacit.Budget(8.0, 1e-5, unit="person")
     posterior = tacit.fit(
-        model, data, tacit.Budget(8.0, 1e-5), steps=300, progress=False, simulate=1, key=jax.random.key(0)
+        model, data, budget, steps=300, progress=False, run_dir=tmp_path / "run", simulate=1, key=jax.random.key(0)
     )
     # Standard errors are 0.06 to 0.12 without privacy, and about half as much again with it: three of them.
     assert abs(posterior.draws["x"].mean() - 1) < 0.3
     assert abs(posterior.draws["sex"].mean() + 1) < 0.5
-    assert [row[0] for row in posterior.rows()] == ["Intercept", "sex[m]", "x"]
+    assert [row[0] for row in posterior.rows()] == ["Intercept", "x", "sex[m]"]
     assert "sex[m]" in repr(posterior)
     assert posterior.model is model
     found = tacit.comparisons(posterior, {"sex": ["f", "m"]})
     assert found.labels == ("sex: m - f",)
     assert found.mean[0] < 0
+    # The canary: in what is shown, in what is held, in what was written.
+    public = [data, data.schema, data.placeholder, model, posterior, posterior.certificate, data.ledger.looks, found]
+    texts = [show(one) for one in public for show in (repr, str)]
+    texts += [repr(vars(one)) for one in (model, posterior)]
+    content = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file() and file != source]
+    assert len(content) >= 4
+    for name in ("x", "other", "person"):
+        # As text, also cut short as a float is printed; and as the bits of a stored number.
+        forms = [CANARIES[name][:7].encode()]
+        forms += [] if name == "person" else [kind(CANARIES[name]).tobytes() for kind in (np.float32, np.float64)]
+        assert not any(form in one for form in forms for one in [*content, *(text.encode() for text in texts)])

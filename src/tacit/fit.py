@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from tacit.auto import auto
 from tacit.certificate import Certificate
+from tacit.formula import Formula
 from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
@@ -169,6 +170,7 @@ def planned(
 
     Privacy: public.
     """
+    _refuse_other_facts(built.model, data)
     if clip == "adaptive":
         built, clip = _adaptive(built, data, weights), ADAPTIVE_CLIP
     return built, calibrate(
@@ -515,6 +517,18 @@ def suited_clip(built: Method, data: PrivateData) -> float:
     shape = jax.eval_shape(lambda key: built.contribution(built.init(key), data.placeholder, key, key), key)
     leaves = jax.tree.leaves(shape, is_leaf=is_rows)
     return several * 2 * math.sqrt(sum(leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves))
+
+
+def _refuse_other_facts(model: Any, data: PrivateData) -> None:
+    """Refuse a formula whose schema is not that of the records: levels would have other codes, numbers other scales."""
+    if isinstance(model, Formula) and data.schema is not None:
+        ours, theirs = model.schema.columns, data.schema.columns
+        other = [name for name in (*model.columns, model.response) if ours[name] != theirs.get(name)]
+        if other:
+            raise ValueError(
+                f"The formula's schema and that of the records say different things about {other}, so that codes and "
+                "scales would not fit. Use one schema for both."
+            )
 
 
 def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | None) -> Method:

@@ -117,7 +117,7 @@ class Formula:
         self, text: str, schema: Schema, family: str = "gaussian", priors: Mapping[str, dist.Distribution] | None = None
     ) -> None:
         if family not in FAMILIES:
-            raise ValueError(f"The family is {family!r}; {_instead(family, FAMILIES)}.")
+            raise ValueError(f"The family is {family!r}; {_instead(family, FAMILIES)}")
         if not isinstance(schema, Schema):
             raise TypeError(f"The schema is of type {type(schema).__name__}. Write tacit.Schema({{...}}).")
         self.text, self.schema, self.family = text, schema, family
@@ -260,7 +260,7 @@ class Formula:
 
     def _check_column(self, name: str) -> None:
         if name not in self.schema.columns:
-            raise ValueError(f"The formula uses {name!r}, which is no column; {_instead(name, self.schema.columns)}.")
+            raise ValueError(f"The formula uses {name!r}, which is no column; {_instead(name, self.schema.columns)}")
         if self.schema.columns[name].shape:
             raise ValueError(
                 f"The formula uses {name!r}, an array of shape {self.schema.columns[name].shape}. A formula takes "
@@ -296,9 +296,10 @@ class Formula:
         if self.family != "bernoulli" or str(component.reference) not in texts:
             raise ValueError(
                 f"The response is {component.name}[{component.reference}]. A level in brackets is the one that a "
-                f"bernoulli response counts; {_instead(str(component.reference), texts)}."
+                f"bernoulli response counts; {_instead(str(component.reference), texts)}"
             )
-        return component.name, None, texts.index(str(component.reference))
+        place = texts.index(str(component.reference))
+        return component.name, None, None if place == 1 else place
 
     def _set_up(self, description: Any) -> None:
         """Translate formulae's terms, which have been set up on the public frame."""
@@ -384,7 +385,7 @@ class Formula:
             add(name, prior, shape, labels)
         if given:
             name = next(iter(given))
-            raise ValueError(f"A prior is given for {name!r}, which the model does not have; {_instead(name, priors)}.")
+            raise ValueError(f"A prior is given for {name!r}, which the model does not have; {_instead(name, priors)}")
         return priors
 
 
@@ -466,10 +467,8 @@ def _component(component: Any, schema: Schema) -> Callable[[Columns], Array]:
         name = _coded(component, schema)
         declared = schema.columns[name].levels or ()
         rows = [component.levels.index(level) for level in declared]
-        # Looked up by comparison and not by place, so that no array is as long as there may be records.
-        matrix = np.asarray(component.contrast_matrix.matrix, np.float32)[rows]
-        codes = np.arange(len(declared))
-        return lambda columns: (columns[name][:, None] == codes).astype(jnp.float32) @ matrix
+        matrix = jnp.asarray(np.asarray(component.contrast_matrix.matrix, np.float32)[rows])
+        return lambda columns: matrix[columns[name]]
     if not hasattr(component, "call"):
         return lambda columns: _number(columns[component.name])[:, None]
     return _values(component.call, schema)
@@ -750,4 +749,4 @@ def _side_by_side(parts: list[Array], length: int) -> Array:
 
 def _instead(given: str, known: Any) -> str:
     near = difflib.get_close_matches(given, list(known), 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(str, known))}"
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(str, known))}."

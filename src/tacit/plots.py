@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from tacit.calibration import Reliability, uncertainty
@@ -15,11 +16,14 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 """Okabe and Ito's, which colour-blind readers can tell apart."""
 
 
-def plot_forest(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None = None, ax: Any = None) -> Any:
+def plot_forest(
+    posteriors: Posterior | Mapping[str, Posterior], truth: Mapping[str, Any] | None = None, ax: Any = None
+) -> Any:
     """Show the mean and the central 90% interval of every number, one colour a posterior, and the truth if known.
 
     Privacy: post-processing.
     """
+    posteriors = {"posterior": posteriors} if isinstance(posteriors, Posterior) else posteriors
     ax = _axes(ax, (7, 4.2))
     labels: list[str] = []
     for place, (title, posterior) in enumerate(posteriors.items()):
@@ -37,6 +41,48 @@ def plot_forest(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | 
     ax.invert_yaxis()
     ax.axvline(0, color="0.8", lw=0.8, zorder=0)
     ax.set_xlabel("coefficient (log odds)" if truth is not None else "value")
+    ax.set_title("Means and central 90% intervals", loc="left", fontsize="medium")
+    ax.legend(frameon=False)
+    return _open(ax)
+
+
+def plot_prior_posterior(posterior: Posterior, ax: Any = None) -> Any:
+    """Show what each number of a formula was taken to be before the records, and what it is after them.
+
+    Numbers are in units of the prior's standard deviation around its mean, so that all fit one picture: a posterior as
+    wide as its prior has learned nothing.
+
+    Privacy: post-processing. Priors are public.
+    """
+    priors = getattr(posterior.model, "priors", None)
+    if priors is None:
+        raise ValueError(
+            "The priors are not known: the posterior is not that of a formula, or was loaded without its method. Fit "
+            "tacit.formula(...), or load it with tacit.vi(model)(schema.placeholder())."
+        )
+    ax = _axes(ax, (7, 4.2))
+    heights = np.arange(sum(value[0].size for value in posterior.draws.values()))
+    key = jax.random.key(0)
+    before = {name: np.asarray(priors[name].sample(key, (4000,))) for name in posterior.draws}
+    centre, unit = ({name: of(value, axis=0) for name, value in before.items()} for of in (np.mean, np.std))
+    for place, (title, draws) in enumerate((("prior", before), ("posterior", posterior.draws))):
+        values = [(np.asarray(draws[name]) - centre[name]) / unit[name] for name in posterior.draws]
+        flat = np.concatenate([value.reshape(len(value), -1) for value in values], 1)
+        low, high = np.quantile(flat, (0.05, 0.95), axis=0)
+        mean = flat.mean(0)
+        ax.errorbar(
+            mean,
+            heights + 0.1 - 0.2 * (place == 0),
+            xerr=(mean - low, high - mean),
+            fmt="o",
+            ms=4,
+            lw=1.6,
+            color=("0.7", COLOURS[0])[place],
+            label=title,
+        )
+    ax.set_yticks(heights, [label for label, *_ in posterior.rows()])
+    ax.invert_yaxis()
+    ax.set_xlabel("standard deviations of the prior, around its mean")
     ax.set_title("Means and central 90% intervals", loc="left", fontsize="medium")
     ax.legend(frameon=False)
     return _open(ax)

@@ -55,11 +55,13 @@ class Posterior:
         labels: Mapping[str, Sequence[str]] | None = None,
         note: str = "",
     ) -> None:
-        self.draws = {name: np.asarray(value) for name, value in draws.items()}
+        self.labels = dict(labels or getattr(method and method.model, "labels", {}))
+        # Compiled programs give sites in the order of the alphabet; a formula has an order of its own.
+        order = [*(name for name in self.labels if name in draws), *(name for name in draws if name not in self.labels)]
+        self.draws = {name: np.asarray(draws[name]) for name in order}
         self.points = jax.tree.map(np.asarray, points or {})
         self.certificate = certificate
         self.warning = warning
-        self.labels = dict(labels or getattr(method and method.model, "labels", {}))
         self.note = note or (method.note if method else "")
         self._method = method
 

@@ -12,6 +12,7 @@ import pytest
 
 import tacit
 from tacit.mechanism import Budget, Mechanism
+from tacit.rehearse import HELD_OUT, _Stage
 from tacit.schema import Schema
 from tacit.types import Method, Need, Rows
 from tacit.wall import Door
@@ -171,3 +172,16 @@ def test_questions_and_fits_count_units() -> None:
         tacit.fit(adding()._replace(clip=1.0), few, BUDGET, clip="adaptive")
     with pytest.raises(ValueError, match="protects each 'record'"):
         tacit.fit(adding(), data, Budget(1.0, 1e-5))
+
+
+def test_a_rehearsal_makes_up_units_that_are_full() -> None:
+    method = adding()._replace(simulate=lambda key, records: (records, {}))
+    stage = _Stage(method, SCHEMA, 5, None, None)
+    records, held_out, _ = stage.records(jax.random.key(0))
+    assert len(records["x"]) == 5 * 3
+    assert len(held_out["x"]) == HELD_OUT
+    data = stage.sealed(records)
+    assert (data._count, data.max_records, data.size) == (5, 3, 5)
+    np.testing.assert_array_equal(data._records.records["x"], np.reshape(records["x"], (5, 3)))
+    assert data._records.present.all()
+    assert data.placeholder["x"].shape == ()
