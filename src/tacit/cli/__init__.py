@@ -1,6 +1,6 @@
 """The command line. One file for each group of commands; what a command does not need is not imported.
 
-Exit codes: 0 all went well, 1 something was refused (one sentence on stderr says what), 2 the command was not understood.
+Exit codes: 0 all went well, 1 something was refused (one sentence on stderr says what), 2 not understood.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Parser(argparse.ArgumentParser):
     """A parser that refuses in one sentence, and whose help keeps the lines of its examples."""
 
     def __init__(self, **facts: object) -> None:
-        plain = argparse.RawDescriptionHelpFormatter
+        def plain(prog: str) -> argparse.HelpFormatter:
+            return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28)
+
         super().__init__(**{"formatter_class": plain, "allow_abbrev": False, **facts})  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:

@@ -25,7 +25,7 @@ def _demo(chosen: argparse.Namespace) -> None:
     import jax
 
     import tacit
-    from tacit.report import figure, write_report
+    from tacit.report import write_report
     from tacit.simulate import HOSPITAL, HOSPITAL_TRUTH, hospital, hospital_model
 
     out, budget = chosen.out, tacit.Budget(chosen.epsilon, chosen.delta, unit="patient")
@@ -50,9 +50,7 @@ def _demo(chosen: argparse.Namespace) -> None:
     assert private.certificate is not None
     private.certificate.save(out)
     private.save(out / "posterior.npz")
-    report = write_report(out, "Readmission of 20000 simulated patients", posteriors, HOSPITAL_TRUTH)
-    drawn = figure(posteriors, HOSPITAL_TRUTH)
-    if "<svg" in drawn:
-        svg = drawn[drawn.index("<svg") : drawn.rindex("</svg>") + 6]
-        (out / "posterior.svg").write_text(svg, encoding="utf-8")
+    report = write_report(
+        out, "Readmission of 20000 simulated patients", posteriors, HOSPITAL_TRUTH, ledger=data.ledger
+    )
     print(f"\n{private.certificate.explain()}\n\nReport: {report}\nCertificate: {out / 'certificate.html'}")
