@@ -121,8 +121,8 @@ def direct(inside: npt.ArrayLike, outside: npt.ArrayLike, *, delta: float, confi
     return float(max(0.0, np.log(max(tpr - delta, 1e-300) / fpr)))
 
 
-def canary_scores(claim: Mechanism, runs: int, seed: int | None = None) -> tuple[Floats, Floats]:
-    """Attack the wall's private step: its releases with a worst-case record among others, and without it.
+def canary_releases(claim: Mechanism, runs: int, inside: bool, seed: int | None = None) -> Floats:
+    """Attack the wall's private step: its releases with a worst-case record in the data, or without it.
 
     The canary is far above the clip, so it contributes all that the clip allows; the others contribute nothing, which
     is the worst case.
@@ -132,14 +132,16 @@ def canary_scores(claim: Mechanism, runs: int, seed: int | None = None) -> tuple
     claim
         The recipe of ONE step.
     runs
-        How many steps with the canary, and how many without.
+        How many independent steps.
+    inside
+        Whether the canary is in the data.
     seed
         Fixes the secret randomness; drawn anew if left out.
 
     Returns
     -------
-    tuple
-        Scores with and without the canary, for `lower_bound`.
+    array
+        One score for each step, for `lower_bound`.
 
     Privacy: public: the records are made up here.
     """
@@ -158,24 +160,20 @@ def canary_scores(claim: Mechanism, runs: int, seed: int | None = None) -> tuple
         update=lambda state, release, key: (state[0] + 1, state[1].at[state[0]].set(release.total[0])),
         draw=lambda state, key: {"released": state[1]},
     )
-
-    def released(inside: bool) -> Floats:
-        records = np.asarray([[0.0, 0.0]] * 2 + [[1e6 * claim.clip, 0.0]] * inside, np.float32)
-        door = Door(
-            recorder,
-            PrivateData(records, size=2),
-            replace(claim, steps=runs),
-            secret=secret_random.fresh() if seed is None else secret_random.fixed(2 * seed + inside),
-            key=jax.random.key(0),
-            ledgers=[Ledger()],
-            run="audit",
-            kind="fit",
-            title="audit",
-            simulation=True,
-        )
-        return np.asarray(door.advance(recorder.init(jax.random.key(0)), 0, runs)[1], np.float64)
-
-    return released(True), released(False)
+    records = np.asarray([[0.0, 0.0]] * 2 + [[1e6 * claim.clip, 0.0]] * inside, np.float32)
+    door = Door(
+        recorder,
+        PrivateData(records, size=2),
+        replace(claim, steps=runs),
+        secret=secret_random.fresh() if seed is None else secret_random.fixed(seed),
+        key=jax.random.key(0),
+        ledgers=[Ledger()],
+        run="audit",
+        kind="fit",
+        title="audit",
+        simulation=True,
+    )
+    return np.asarray(door.advance(recorder.init(jax.random.key(0)), 0, runs)[1], np.float64)
 
 
 def _halves(inside: npt.ArrayLike, outside: npt.ArrayLike, confidence: float) -> tuple[tuple[Floats, Floats], ...]:

@@ -12,14 +12,14 @@
     if (value === 0) return "0";
     var place = Math.floor(Math.log10(Math.abs(value))) - 2;
     var scale = Math.pow(10, -place);
-    var rounded = Math.ceil(value * scale - 1e-9) / scale;
+    var rounded = Math.ceil(value * scale * (1 - 1e-12)) / scale;
     return String(Number(rounded.toPrecision(3)));
   }
   function percent(value) { return up(Math.min(100, 100 * value)) + "%"; }
   function odds(value) {
     if (value >= 1) return up(value) + " to 1";
     var scale = Math.pow(10, 2 - Math.floor(Math.log10(1 / value)));
-    return "1 to " + String(Number((Math.floor(scale / value + 1e-9) / scale).toPrecision(3)));
+    return "1 to " + String(Number((Math.floor(scale / value * (1 + 1e-12)) / scale).toPrecision(3)));
   }
   function believed(prior, epsilon) { return prior / (prior + (1 - prior) * Math.exp(-epsilon)); }
 
@@ -34,44 +34,47 @@
   }
 
   function show() {
-    var epsilon = Math.pow(10, Number(epsilonSlider.value));
-    var logit = Number(priorSlider.value);
-    if (Number(epsilonSlider.value) === start.epsilon) epsilon = run.epsilon;
-    var prior = logit === start.prior ? run.prior : 1 / (1 + Math.exp(-logit));
-    var after = believed(prior, epsilon);
-    find("epsilon-value").value = up(epsilon);
-    find("prior-value").value = percent(prior) + " (odds " + odds(prior / (1 - prior)) + ")";
-    epsilonSlider.setAttribute("aria-valuetext", "epsilon " + up(epsilon));
-    priorSlider.setAttribute("aria-valuetext", percent(prior));
-    find("before").textContent = percent(prior);
+    var before = now.prior / (1 - now.prior), after = believed(now.prior, now.epsilon);
+    find("epsilon-value").value = up(now.epsilon);
+    find("prior-value").value = percent(now.prior) + " (odds " + odds(before) + ")";
+    epsilonSlider.setAttribute("aria-valuetext", "epsilon " + up(now.epsilon));
+    priorSlider.setAttribute("aria-valuetext", percent(now.prior));
+    find("before").textContent = percent(now.prior);
     find("after").textContent = percent(after);
-    find("before-bar").style.width = 100 * prior + "%";
+    find("before-bar").style.width = 100 * now.prior + "%";
     find("after-bar").style.width = 100 * after + "%";
-    find("said").textContent = "At ε = " + up(epsilon) + " a belief of " + percent(prior) + " becomes at most " +
-      percent(after) + "; odds of " + odds(prior / (1 - prior)) + " become at most " +
-      odds(prior / (1 - prior) * Math.exp(epsilon)) + ".";
-    find("any").setAttribute("points", curve(epsilon, run.delta));
-    find("any-tag").textContent = "any (ε = " + up(epsilon) + ", δ)";
+    find("said").textContent = "At ε = " + up(now.epsilon) + " a belief of " + percent(now.prior) +
+      " becomes at most " + percent(after) + "; odds of " + odds(before) + " become at most " +
+      odds(before * Math.exp(now.epsilon)) + ".";
+    find("any").setAttribute("points", curve(now.epsilon, run.delta));
+    find("any-tag").textContent = "any (ε = " + up(now.epsilon) + ", δ)";
   }
 
+  // The sliders have steps; what is shown is the number itself, until a slider is moved.
+  function set(epsilon, prior) {
+    now = { epsilon: epsilon, prior: prior };
+    epsilonSlider.value = Math.log10(epsilon);
+    priorSlider.value = Math.log(prior / (1 - prior));
+    show();
+  }
+
+  // The address may say what to show: report.html#epsilon=2&prior=0.5
   function fromAddress() {
     var given = new URLSearchParams(location.hash.slice(1));
-    if (given.has("epsilon")) epsilonSlider.value = Math.log10(Number(given.get("epsilon")));
-    if (given.has("prior")) priorSlider.value = Math.log(Number(given.get("prior")) / (1 - Number(given.get("prior"))));
-    show();
+    var epsilon = Number(given.get("epsilon")), prior = Number(given.get("prior"));
+    set(epsilon > 0 ? epsilon : run.epsilon, prior > 0 && prior < 1 ? prior : run.prior);
   }
 
-  epsilonSlider.value = Math.log10(run.epsilon);
-  priorSlider.value = Math.log(run.prior / (1 - run.prior));
-  // Where the slider stands for this run; it has steps, so it may stand a little beside the number.
-  var start = { epsilon: Number(epsilonSlider.value), prior: Number(priorSlider.value) };
-  epsilonSlider.addEventListener("input", show);
-  priorSlider.addEventListener("input", show);
-  find("reset").addEventListener("click", function () {
-    epsilonSlider.value = start.epsilon;
-    priorSlider.value = start.prior;
+  var now;
+  epsilonSlider.addEventListener("input", function () {
+    now.epsilon = Math.pow(10, Number(epsilonSlider.value));
     show();
   });
+  priorSlider.addEventListener("input", function () {
+    now.prior = 1 / (1 + Math.exp(-Number(priorSlider.value)));
+    show();
+  });
+  find("reset").addEventListener("click", function () { set(run.epsilon, run.prior); });
   window.addEventListener("hashchange", fromAddress);
   find("sliders").hidden = find("back").hidden = false;
   fromAddress();

@@ -242,7 +242,7 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
         f'{_legend(list(lanes), bool(truth))}<table class="forest" style="--lanes:{len(lanes)}">'
         f'<caption>{html.escape(caption)}</caption><thead><tr><th scope="col">number</th>'
         f'<th scope="col" class="strip"><span aria-hidden="true"></span></th>{names}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody><tfoot aria-hidden='true'><tr><th></th>"
+        f"<tbody>{''.join(lines)}</tbody><tfoot aria-hidden='true'><tr><td></td>"
         f'<td class="strip axis"><div>{axis}</div></td>{blank}</tr></tfoot></table>'
     )
 

@@ -11,11 +11,13 @@ import contextlib
 import importlib.util
 import inspect
 import json
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tacit.cli.promise import existing_ledger
+from tacit.cli.schemas import existing, read_records, read_schema
 
 COMMAND, SCHEMA, MODEL, DONE = "command.json", "schema.toml", "model.py", "posterior.npz"
 
@@ -127,7 +129,7 @@ def _fit(chosen: argparse.Namespace) -> None:
     from tacit.mechanism import Budget
 
     existing(chosen.data)
-    schema = _schema(chosen.schema)
+    schema = read_schema(chosen.schema)
     budget = Budget(chosen.epsilon, chosen.delta, unit=schema.unit)
     ledger = chosen.ledger or chosen.data.with_name(f"{chosen.data.stem}.ledger.jsonl")
     asked = {
@@ -143,18 +145,17 @@ def _fit(chosen: argparse.Namespace) -> None:
     if chosen.model:
         files[MODEL] = existing(Path(chosen.model.rpartition(":")[0])).read_text("utf-8")
     files[COMMAND] = json.dumps(asked, indent=2)
-    if (chosen.out / "run.json").exists():
-        if any(not (chosen.out / name).exists() or (chosen.out / name).read_text() != files[name] for name in files):
-            raise ValueError(
-                f"The folder {chosen.out} holds another run. Go on with it by: tacit resume {chosen.out}; or choose "
-                "another --out."
-            )
-    else:
+    if not _begun(chosen.out):
         with _fresh(chosen.out):
             for name, text in files.items():
                 (chosen.out / name).write_text(text, "utf-8")
             _carry_out(chosen.out, chosen.quiet)
         return
+    if any(not (chosen.out / name).exists() or (chosen.out / name).read_text("utf-8") != files[name] for name in files):
+        raise ValueError(
+            f"The folder {chosen.out} holds another run. Go on with it by: tacit resume {chosen.out}; or choose "
+            "another --out."
+        )
     _carry_out(chosen.out, chosen.quiet)
 
 
@@ -169,9 +170,9 @@ def _carry_out(folder: Path, quiet: bool, moved: Path | None = None) -> None:
     import tacit
 
     asked = json.loads((folder / COMMAND).read_text("utf-8"))
-    schema = _schema(folder / SCHEMA)
+    schema = read_schema(folder / SCHEMA)
     model = _model(folder, asked, schema)
-    data = read(existing(moved or Path(asked["data"])), schema, Path(asked["ledger"]))
+    data = read_records(moved or Path(asked["data"]), schema, Path(asked["ledger"]))
     budget = tacit.Budget.from_dict(asked["budget"])
     settings = {**asked["settings"], "simulate": asked["simulate"], "progress": not quiet}
     posterior = tacit.fit(model, data, budget, run_dir=folder, **settings)
@@ -185,7 +186,7 @@ def _rehearse(chosen: argparse.Namespace) -> None:
 
     import tacit
 
-    schema = _schema(chosen.schema)
+    schema = read_schema(chosen.schema)
     budget = tacit.Budget(chosen.epsilon, chosen.delta, unit=schema.unit)
     asked = _asked_model(chosen)
     if chosen.model:
@@ -205,8 +206,6 @@ def _rehearse(chosen: argparse.Namespace) -> None:
 
 
 def _report(chosen: argparse.Namespace) -> None:
-    from tacit.cli.promise import existing_ledger
-
     ledger = None if chosen.ledger is None else existing_ledger(chosen.ledger)
     existing(chosen.folder / DONE)
     import tacit
@@ -234,7 +233,7 @@ def _synthesize(chosen: argparse.Namespace) -> None:
             raise ValueError(f"--{name} is {getattr(chosen, name)}; write a positive number.")
     existing(chosen.folder / DONE)
     asked = json.loads(existing(chosen.folder / COMMAND).read_text("utf-8"))
-    schema = _schema(chosen.folder / SCHEMA)
+    schema = read_schema(chosen.folder / SCHEMA)
 
     import jax
 
@@ -251,14 +250,14 @@ def _synthesize(chosen: argparse.Namespace) -> None:
 
 
 def _audit(chosen: argparse.Namespace) -> None:
-    from tacit.audit import canary_scores, lower_bound
+    from tacit.audit import canary_releases, lower_bound
     from tacit.mechanism import Mechanism
 
     claim = Mechanism(chosen.rate, 1.0, chosen.noise, 1)
     certified = claim.cost(chosen.delta)
     if chosen.runs < 40:
         raise ValueError(f"--runs is {chosen.runs}; rates are counted, so write 40 at least, better 20000.")
-    inside, outside = canary_scores(claim, chosen.runs)
+    inside, outside = (canary_releases(claim, chosen.runs, there) for there in (True, False))
     found = lower_bound(inside, outside, mechanism=claim, delta=chosen.delta)
     print(f"one step at rate {claim.rate:g} and noise multiplier {claim.noise_multiplier:g}, {chosen.runs} runs each:")
     print(f"certified epsilon {certified:.4f} at delta {chosen.delta:g}; the attack proves {found:.4f} or more")
@@ -267,19 +266,6 @@ def _audit(chosen: argparse.Namespace) -> None:
             "The attack proves more than is certified, which happens by chance once in a thousand audits: run it "
             "again, and if it stays so, report a privacy bug."
         )
-
-
-def read(path: Path, schema: Any, ledger: Path | None = None) -> Any:
-    """Seal the records of a file.
-
-    Privacy: reads records; they come back sealed.
-    """
-    import tacit
-
-    readers = {".csv": "read_csv", ".parquet": "read_parquet"}
-    if path.suffix not in readers:
-        raise ValueError(f"{path} is not a .csv or .parquet file. Save the records as one of them.")
-    return getattr(tacit, readers[path.suffix])(path, schema, ledger=ledger)
 
 
 def write_csv(path: Path, table: Any) -> None:
@@ -356,21 +342,20 @@ def _loaded(file: Path, neighbours: Path, name: str) -> Any:
     return found
 
 
-def _schema(path: Path) -> Any:
-    from tacit.schema import Schema
+def _begun(folder: Path) -> bool:
+    """Say whether a run has looked at the records: only then is there something to go on with."""
+    from tacit.ledger import Ledger
 
-    return Schema.read(existing(path))
-
-
-def existing(path: Path) -> Path:
-    if not path.is_file():
-        raise FileNotFoundError(2, "no such file", str(path))
-    return path
+    if not ((folder / "run.json").exists() and (folder / COMMAND).exists()):
+        return False
+    name = json.loads((folder / "run.json").read_text("utf-8"))["run"]
+    ledger = Path(json.loads((folder / COMMAND).read_text("utf-8"))["ledger"])
+    return (folder / DONE).exists() or name in Ledger(ledger).runs()
 
 
 @contextlib.contextmanager
 def _fresh(folder: Path) -> Iterator[None]:
-    """Make a run's folder, and take it away again where the run was refused before it began."""
+    """Make a run's folder, and take it away again where the run was refused before it looked at anything."""
     there = folder.exists()
     if there and not folder.is_dir():
         raise ValueError(f"{folder} is a file; --out is a folder for the run's results.")
@@ -378,9 +363,9 @@ def _fresh(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if not (folder / "run.json").exists():
-            for name in (COMMAND, SCHEMA, MODEL):
+        if not _begun(folder):
+            for name in (COMMAND, SCHEMA, MODEL, "run.json", "secret.key"):
                 (folder / name).unlink(missing_ok=True)
             if not there:
-                shutil.rmtree(folder)
+                folder.rmdir()
         raise

@@ -33,19 +33,48 @@ def add(commands: Any) -> None:
     check.set_defaults(run=_check)
 
 
-def _draft(chosen: argparse.Namespace) -> None:
-    from tacit.cli.runs import existing
-    from tacit.schema import draft
+def existing(path: Path) -> Path:
+    """Give the path of a file that must be there."""
+    if not path.is_file():
+        raise FileNotFoundError(2, "no such file", str(path))
+    return path
 
-    print(draft(existing(chosen.data)))
+
+def read_schema(path: Path) -> Any:
+    """Read a schema; an error names its file."""
+    import tomllib
+
+    from tacit.schema import Schema
+
+    try:
+        return Schema.read(existing(path))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}.") from error
+
+
+def read_records(path: Path, schema: Any, ledger: Path | None = None) -> Any:
+    """Seal the records of a file.
+
+    Privacy: reads records; they come back sealed.
+    """
+    import tacit
+
+    readers = {".csv": "read_csv", ".parquet": "read_parquet"}
+    if existing(path).suffix not in readers:
+        raise ValueError(f"{path} is not a .csv or .parquet file. Save the records as one of them.")
+    return getattr(tacit, readers[path.suffix])(path, schema, ledger=ledger)
+
+
+def _draft(chosen: argparse.Namespace) -> None:
+    path = existing(chosen.data)
+    import tacit.schema
+
+    print(tacit.schema.draft(path))
 
 
 def _check(chosen: argparse.Namespace) -> None:
-    from tacit.cli.runs import existing, read
-    from tacit.schema import Schema
-
-    schema = Schema.read(existing(chosen.schema))
+    schema = read_schema(chosen.schema)
     print(schema.describe())
     if chosen.data is not None:
-        read(existing(chosen.data), schema)
+        read_records(chosen.data, schema)
         print("The records fit the schema.")
