@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tacit.Certificate.issue(ledger=book, run="run-1", budget=Budget(1.0, 1e-5, unit="patient")).save("good")
     text = Path("good/certificate.json").read_text()
     Path("changed.json").write_text(text.replace('"clip": 1.5', '"clip": 1.4', 1))
+    certificate = tacit.Certificate.load("good")
+    forged = replace(certificate, epsilon=certificate.epsilon / 2)  # with a digest that fits
+    Path("forged.json").write_text(replace(forged, digest=forged._digest()).to_json())
     Ledger("capped.jsonl", cap=Budget(0.1, 1e-5, unit="patient"))
     Path("cut.jsonl").write_text(Path("book.jsonl").read_text().splitlines()[0] + "\n")
     return tmp_path
@@ -200,6 +204,8 @@ def test_from_fit_to_report(place: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert run("resume", "run", "--data", "moved.csv", "--quiet") == 0
     assert "SIMULATION" in capsys.readouterr().out
     assert run("certificate", "verify", "run", "--ledger", "patients.ledger.jsonl") == 0
+    for name in ("certificate.json", "certificate.md", "certificate.html", "report.html"):
+        assert "SIMULATION" in Path("run", name).read_text("utf-8").split("\n")[0]
     (done,) = Ledger("patients.ledger.jsonl").runs().values()
     assert (done.steps, done.repeated) == (20, 0)
     Path("run/report.html").unlink()
@@ -307,6 +313,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("certificate", "show", "folder"), "no file or folder"),
     (("certificate", "show", "model.py"), "not a certificate"),
     (("certificate", "verify", "changed.json"), "changed"),
+    (("certificate", "verify", "forged.json"), "its recipe costs"),
     (("certificate", "verify", "good", "--ledger", "cut.jsonl"), "shortened"),
     (("certificate", "verify", "good", "--ledger", "nowhere"), "no file or folder nowhere"),
     (("ledger", "show", "nowhere"), "no file or folder nowhere"),

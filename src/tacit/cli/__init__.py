@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from tacit import __version__
 from tacit.cli import demo, papers, promise, runs, schemas
 
 GROUPS = (demo, runs, promise, schemas, papers)
@@ -34,17 +35,25 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
 
 
+def parser() -> Parser:
+    """Give the parser of all commands.
+
+    Privacy: public.
+    """
+    whole = Parser(prog="tacit", description=DESCRIPTION, epilog=EPILOG)
+    whole.add_argument("--version", action="version", version=f"tacit {__version__}")
+    commands = whole.add_subparsers(metavar="command [options]", required=True, title="commands")
+    for group in GROUPS:
+        group.add(commands)
+    return whole
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and give the exit code.
 
     Privacy: ``fit``, ``resume`` and ``demo`` read records, through the wall; all else is public or post-processing.
     """
-    parser = Parser(prog="tacit", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("--version", action="version", version=f"tacit {_version()}")
-    commands = parser.add_subparsers(metavar="command", required=True, title="commands")
-    for group in GROUPS:
-        group.add(commands)
-    chosen = parser.parse_args(arguments)
+    chosen = parser().parse_args(arguments)
     try:
         chosen.run(chosen)
     except KeyboardInterrupt:
@@ -70,9 +79,3 @@ def sentence(error: Exception) -> str:
         return said
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in line {place.lineno} of {Path(place.filename).name}: {said or 'no message'}"
-
-
-def _version() -> str:
-    from tacit import __version__
-
-    return __version__
