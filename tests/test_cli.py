@@ -43,7 +43,9 @@ def model(age, ill=None):
 def stranger(height, age):
     pass
 
-method = tacit.vi(model)
+def method(schema):
+    assert list(schema.columns) == ["age", "ill"]
+    return tacit.vi(model)
 """
 SECRET = "73.2519"
 """A value of a record: no message may show it."""
@@ -80,6 +82,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("model.py").write_text(MODEL)
     Path("broken.py").write_text("import no_such_module_at_all\n")
     Path("folder").mkdir()
+    Path("spoilt").mkdir()
+    Path("spoilt/posterior.npz").write_text("no numbers")
+    Path("spoilt/command.json").write_text("{}")
     Path("broken.toml").write_text("[columns\n")
     Path("unbounded.toml").write_text("[columns]\nage = {}\n")
     book = Ledger("book.jsonl")
@@ -274,6 +279,40 @@ def test_audit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert "privacy bug" in capsys.readouterr().err
 
 
+# These need what is made elsewhere
+
+
+@pytest.mark.skipif(not hasattr(tacit, "formula"), reason="tacit.formula is not here yet")
+@pytest.mark.usefixtures("quick_compiler")
+def test_a_formula(place: Path, before: dict[str, bytes], capsys: pytest.CaptureFixture[str]) -> None:
+    formula = (*FIT, "--family", "bernoulli", *TINY, "--out", "run", "--formula")
+    assert run(*formula, "ill ~ height") == 1
+    assert "height" in one_sentence(capsys, place, before)
+    assert run(*formula, "ill ~ age") == 0
+    assert "ill ~ age" in Path("run/report.html").read_text("utf-8")
+
+
+@pytest.mark.skipif(not hasattr(tacit.schema, "draft"), reason="tacit.schema.draft is not here yet")
+def test_a_draft_of_a_schema(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("schema", "draft", "patients.csv") == 0
+    said = capsys.readouterr().out
+    assert "age" in said
+    assert "ill" in said
+    assert SECRET not in said
+
+
+@pytest.mark.skipif(not hasattr(tacit, "marginals"), reason="tacit.marginals is not here yet")
+@pytest.mark.usefixtures("quick_compiler")
+def test_synthesize(place: Path) -> None:
+    Path("tables.py").write_text("import tacit\n\ndef method(schema):\n    return tacit.marginals(schema)\n")
+    assert run(*FIT, "--model", "tables.py:method", *BUDGET, "--simulate", "1", "--out", "run") == 0
+    assert run("synthesize", "run", "--records", "50", "--copies", "2", "--seed", "1", "--out", "made") == 0
+    for copy in (1, 2):
+        head, *lines = Path(f"made/copy-{copy}.csv").read_text().splitlines()
+        assert head == "age,ill"
+        assert len(lines) == 50
+
+
 # Refusals: one sentence, no traceback, no record value, nothing spent
 
 
@@ -331,6 +370,9 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("resume", "good"), "no tacit fit was begun"),
     (("report", "good"), "no file or folder"),
     (("report", "nowhere"), "no file or folder"),
+    (("report", "spoilt"), "not a posterior"),
+    (("resume", "spoilt"), "not what tacit fit wrote"),
+    ((*FIT, "--formula", "ill age", *BUDGET, "--out", "run"), "has no '~'"),
     (("synthesize", "good", "--records", "10", "--seed", "1", "--out", "made"), "no file or folder"),
     (("synthesize", "good", "--records", "0", "--seed", "1", "--out", "made"), "--records is 0"),
     (("audit", "--rate", "0"), "rate"),

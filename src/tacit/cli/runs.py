@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
         "beside the data first. A killed fit goes on with tacit resume.",
         epilog="Examples:\n"
         "  tacit fit patients.csv --schema schema.toml --formula 'readmitted ~ age + sex' \\\n"
-        "      --epsilon 1 --delta 1e-6 --out run\n"
+        "      --family bernoulli --epsilon 1 --delta 1e-6 --out run\n"
         "  tacit fit patients.csv --schema schema.toml --model model.py:model --epsilon 1 --delta 1e-6 --out run",
     )
     fit.add_argument("data", type=Path, help="the records: a .csv or .parquet file")
@@ -119,8 +119,12 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schema", type=Path, required=True, help="the public facts about a record, in TOML")
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--formula", help="for example 'readmitted ~ age + sex + (1 | clinic)'")
-    either.add_argument("--model", metavar="FILE.py:NAME", help="a NumPyro model, or a method such as tacit.sep(...)")
-    parser.add_argument("--family", help="of a formula's outcome (default: bernoulli)")
+    either.add_argument(
+        "--model",
+        metavar="FILE.py:NAME",
+        help="a NumPyro model (a function of the columns), a method, or a function that makes one from the schema",
+    )
+    parser.add_argument("--family", help="of a formula's outcome: bernoulli, poisson, ...")
     parser.add_argument("--epsilon", type=float, required=True, help="the budget")
     parser.add_argument("--delta", type=float, required=True, help="well below 1 / number of records")
 
@@ -169,7 +173,7 @@ def _carry_out(folder: Path, quiet: bool, moved: Path | None = None) -> None:
     """Do what the folder's command says, from its start or from where it was killed."""
     import tacit
 
-    asked = json.loads((folder / COMMAND).read_text("utf-8"))
+    asked = _command(folder)
     schema = read_schema(folder / SCHEMA)
     model = _model(folder, asked, schema)
     data = read_records(moved or Path(asked["data"]), schema, Path(asked["ledger"]))
@@ -207,14 +211,9 @@ def _rehearse(chosen: argparse.Namespace) -> None:
 
 def _report(chosen: argparse.Namespace) -> None:
     ledger = None if chosen.ledger is None else existing_ledger(chosen.ledger)
-    existing(chosen.folder / DONE)
-    import tacit
-
-    command = chosen.folder / COMMAND
-    asked = json.loads(command.read_text("utf-8")) if command.exists() else {}
-    title = chosen.title or _title(asked)
-    page = _write_report(chosen.folder, tacit.Posterior.load(chosen.folder / DONE), title, ledger)
-    print(f"Report: {page}")
+    posterior = _posterior(chosen.folder)
+    asked = _command(chosen.folder) if (chosen.folder / COMMAND).exists() else {}
+    print(f"Report: {_write_report(chosen.folder, posterior, chosen.title or _title(asked), ledger)}")
 
 
 def _write_report(folder: Path, posterior: Any, title: str, ledger: Any = None) -> Path:
@@ -232,16 +231,13 @@ def _synthesize(chosen: argparse.Namespace) -> None:
         if getattr(chosen, name) < 1:
             raise ValueError(f"--{name} is {getattr(chosen, name)}; write a positive number.")
     existing(chosen.folder / DONE)
-    asked = json.loads(existing(chosen.folder / COMMAND).read_text("utf-8"))
-    schema = read_schema(chosen.folder / SCHEMA)
+    asked, schema = _command(chosen.folder), read_schema(chosen.folder / SCHEMA)
 
     import jax
 
-    import tacit
     from tacit.fit import built_for
 
-    method = built_for(_model(chosen.folder, asked, schema), schema.placeholder())
-    posterior = tacit.Posterior.load(chosen.folder / DONE, method)
+    posterior = _posterior(chosen.folder, built_for(_model(chosen.folder, asked, schema), schema.placeholder()))
     tables = posterior.synthesize(chosen.records, chosen.copies, key=jax.random.key(chosen.seed))
     chosen.out.mkdir(parents=True, exist_ok=True)
     for place, table in enumerate(tables, 1):
@@ -303,6 +299,8 @@ def _model(folder: Path | None, asked: dict[str, Any], schema: Any) -> Any:
     home, name = Path(asked["home"]), asked["model"]
     file = home if folder is None else folder / MODEL
     found = _loaded(file, home.parent, name)
+    if callable(found) and next(iter(inspect.signature(found).parameters), "") == "schema":
+        found = found(schema)
     if isinstance(found, tacit.Method):
         return found
     parameters = inspect.signature(found).parameters.values()
@@ -342,6 +340,29 @@ def _loaded(file: Path, neighbours: Path, name: str) -> Any:
     return found
 
 
+def _command(folder: Path) -> dict[str, Any]:
+    """Read what the folder's run was asked for."""
+    try:
+        asked: dict[str, Any] = json.loads(existing(folder / COMMAND).read_text("utf-8"))
+        if asked.keys() >= {"data", "ledger", "formula", "family", "model", "budget", "settings", "simulate", "title"}:
+            return asked
+    except ValueError:
+        pass
+    raise ValueError(f"{folder / COMMAND} is not what tacit fit wrote; restore it, or fit again to another --out.")
+
+
+def _posterior(folder: Path, method: Any = None) -> Any:
+    import zipfile
+
+    file = existing(folder / DONE)
+    from tacit.posterior import Posterior
+
+    try:
+        return Posterior.load(file, method)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise ValueError(f"{file} is not a posterior that tacit saved; restore it, or fit again.") from error
+
+
 def _begun(folder: Path) -> bool:
     """Say whether a run has looked at the records: only then is there something to go on with."""
     from tacit.ledger import Ledger
@@ -349,8 +370,7 @@ def _begun(folder: Path) -> bool:
     if not ((folder / "run.json").exists() and (folder / COMMAND).exists()):
         return False
     name = json.loads((folder / "run.json").read_text("utf-8"))["run"]
-    ledger = Path(json.loads((folder / COMMAND).read_text("utf-8"))["ledger"])
-    return (folder / DONE).exists() or name in Ledger(ledger).runs()
+    return (folder / DONE).exists() or name in Ledger(_command(folder)["ledger"]).runs()
 
 
 @contextlib.contextmanager
