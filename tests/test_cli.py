@@ -283,12 +283,28 @@ def test_audit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.skipif(not hasattr(tacit, "formula"), reason="tacit.formula is not here yet")
-@pytest.mark.usefixtures("quick_compiler")
-def test_a_formula(place: Path, before: dict[str, bytes], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_formula_is_fitted(
+    place: Path, before: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Any] = []
+
+    def fit(model: Any, *_: Any, **__: Any) -> Any:
+        given.append(model)
+        raise RuntimeError("Seen.")
+
     formula = (*FIT, "--family", "bernoulli", *TINY, "--out", "run", "--formula")
     assert run(*formula, "ill ~ height") == 1
     assert "height" in one_sentence(capsys, place, before)
-    assert run(*formula, "ill ~ age") == 0
+    monkeypatch.setattr(tacit, "fit", fit)
+    assert run(*formula, "ill ~ age") == 1
+    assert (given[0].text, given[0].family) == ("ill ~ age", "bernoulli")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(tacit, "formula"), reason="tacit.formula is not here yet")
+@pytest.mark.usefixtures("quick_compiler")
+def test_a_formula_from_fit_to_report(place: Path) -> None:
+    assert run(*FIT, "--family", "bernoulli", *TINY, "--out", "run", "--formula", "ill ~ age") == 0
     assert "ill ~ age" in Path("run/report.html").read_text("utf-8")
 
 
@@ -301,6 +317,7 @@ def test_a_draft_of_a_schema(place: Path, capsys: pytest.CaptureFixture[str]) ->
     assert SECRET not in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(tacit, "marginals"), reason="tacit.marginals is not here yet")
 @pytest.mark.usefixtures("quick_compiler")
 def test_synthesize(place: Path) -> None:

@@ -82,7 +82,6 @@ __all__ = [
     "true_positive_rate",
     "vi",
 ]
-
 # JAX takes seconds to import, and a command line that explains an epsilon needs none of it: names are looked up when
 # they are used. The table says where; the imports above tell it to editors and type checkers.
 _HOME = {

@@ -355,11 +355,14 @@ def _posterior(folder: Path, method: Any = None) -> Any:
     import zipfile
 
     file = existing(folder / DONE)
+    from tacit.certificate import CertificateError
     from tacit.posterior import Posterior
 
     try:
         return Posterior.load(file, method)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+    except CertificateError:
+        raise
+    except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
         raise ValueError(f"{file} is not a posterior that tacit saved; restore it, or fit again.") from error
 
 
