@@ -82,8 +82,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("model.py").write_text(MODEL)
     Path("broken.py").write_text("import no_such_module_at_all\n")
     Path("folder").mkdir()
+    Path("unreadable").mkdir()
+    Path("unreadable/posterior.npz").write_text("no numbers")
     Path("spoilt").mkdir()
-    Path("spoilt/posterior.npz").write_text("no numbers")
     Path("spoilt/command.json").write_text("{}")
     Path("broken.toml").write_text("[columns\n")
     Path("unbounded.toml").write_text("[columns]\nage = {}\n")
@@ -214,9 +215,10 @@ def test_from_fit_to_report(place: Path, monkeypatch: pytest.MonkeyPatch, capsys
     (done,) = Ledger("patients.ledger.jsonl").runs().values()
     assert (done.steps, done.repeated) == (20, 0)
     Path("run/report.html").unlink()
-    assert run("report", "run", "--title", "Age and illness", "--ledger", "patients.ledger.jsonl") == 0
+    assert run("report", "run", "--title", "Age and illness") == 0
     page = Path("run/report.html").read_text("utf-8")
     assert "Age and illness" in page
+    assert "All runs on the ledger" in page
     assert str(place) not in page
     assert SECRET not in page
 
@@ -387,7 +389,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("resume", "good"), "no tacit fit was begun"),
     (("report", "good"), "no file or folder"),
     (("report", "nowhere"), "no file or folder"),
-    (("report", "spoilt"), "not a posterior"),
+    (("report", "unreadable"), "not a posterior"),
+    (("report", "good", "--ledger", "nowhere"), "no file or folder nowhere"),
     (("resume", "spoilt"), "not what tacit fit wrote"),
     ((*FIT, "--formula", "ill age", *BUDGET, "--out", "run"), "has no '~'"),
     (("synthesize", "good", "--records", "10", "--seed", "1", "--out", "made"), "no file or folder"),

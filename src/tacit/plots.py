@@ -232,6 +232,8 @@ def plot_tradeoff(promises: Mapping[str, Mechanism | Certificate], ax: Any = Non
 def plot_ledger(ledger: Ledger, delta: float | None = None, ax: Any = None) -> Any:
     """Show what every run on a ledger took of the cap, and what is left; without a cap, what was spent.
 
+    A first run alone is counted more closely than several together, so the second may look dearer than it is.
+
     Parameters
     ----------
     ledger

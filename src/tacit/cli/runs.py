@@ -85,7 +85,7 @@ def add(commands: Any) -> None:
     )
     report.add_argument("folder", type=Path, help="the folder with posterior.npz")
     report.add_argument("--title", help="in public words (default: what the run was given)")
-    report.add_argument("--ledger", type=Path, help="also show all runs on this ledger")
+    report.add_argument("--ledger", type=Path, help="show all runs on this ledger (default: the run's)")
     report.set_defaults(run=_report)
 
     synthesize = commands.add_parser(
@@ -180,7 +180,7 @@ def _carry_out(folder: Path, quiet: bool, moved: Path | None = None) -> None:
     budget = tacit.Budget.from_dict(asked["budget"])
     settings = {**asked["settings"], "simulate": asked["simulate"], "progress": not quiet}
     posterior = tacit.fit(model, data, budget, run_dir=folder, **settings)
-    page = _write_report(folder, posterior, _title(asked))
+    page = _write_report(folder, posterior, _title(asked), data.ledger)
     print(posterior)
     print(f"\nReport: {page}\nCertificate: {folder / 'certificate.html'}\nLedger: {asked['ledger']}")
 
@@ -210,13 +210,15 @@ def _rehearse(chosen: argparse.Namespace) -> None:
 
 
 def _report(chosen: argparse.Namespace) -> None:
-    ledger = None if chosen.ledger is None else existing_ledger(chosen.ledger)
-    posterior = _posterior(chosen.folder)
     asked = _command(chosen.folder) if (chosen.folder / COMMAND).exists() else {}
+    # The run's own ledger may have stayed with the data; one that was named must be there.
+    own = Path(asked["ledger"]) if asked and Path(asked["ledger"]).exists() else None
+    ledger = existing_ledger(chosen.ledger or own) if chosen.ledger or own else None
+    posterior = _posterior(chosen.folder)
     print(f"Report: {_write_report(chosen.folder, posterior, chosen.title or _title(asked), ledger)}")
 
 
-def _write_report(folder: Path, posterior: Any, title: str, ledger: Any = None) -> Path:
+def _write_report(folder: Path, posterior: Any, title: str, ledger: Any) -> Path:
     from tacit.report import write_report
 
     return write_report(folder, title, {"private": posterior}, ledger=ledger)
