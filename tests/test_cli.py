@@ -181,7 +181,7 @@ def test_what_people_read(place: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_study_is_run_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[list[str]] = []
-    monkeypatch.setattr(papers.subprocess, "call", lambda command: called.append(command) or len(called) - 1)
+    monkeypatch.setattr(subprocess, "call", lambda command: called.append(command) or len(called) - 1)
     assert run("papers", "vips/compositions", "--quick") == 0
     assert [Path(part).name for part in called[0][1:]] == ["compositions.py", "--quick"]
     assert run("papers", "vips/compositions") == 1  # the study's exit code

@@ -6,8 +6,8 @@ Exit codes: 0 all went well, 1 something was refused (one sentence on stderr say
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
@@ -56,6 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
     try:
         chosen.run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough, as in: tacit certificate show run | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("tacit: interrupted; a fit goes on with: tacit resume FOLDER", file=sys.stderr)
         return 130
@@ -77,5 +80,7 @@ def sentence(error: Exception) -> str:
     said = " ".join(str(error).split())
     if isinstance(error, (ValueError, RuntimeError, TypeError, ImportError)) and said:
         return said
+    import traceback
+
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in line {place.lineno} of {Path(place.filename).name}: {said or 'no message'}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,8 @@ def _papers(chosen: argparse.Namespace) -> None:
         return
     if chosen.study not in studies:
         raise ValueError(f"There is no study {chosen.study!r}; tacit papers lists them.")
+    import subprocess
+
     code = subprocess.call([sys.executable, str(folder / f"{chosen.study}.py"), *chosen.arguments])
     if code:
         raise RuntimeError(f"The study {chosen.study} ended with exit code {code}.")
@@ -54,6 +54,8 @@ def _folder() -> Path:
 
 def _study(file: Path) -> str | None:
     """Give the first line of a script's docstring, or None for what is no script of its own."""
+    import ast
+
     text = file.read_text("utf-8")
     if "__main__" not in text or "peer" in file.stem:
         return None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
-import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -212,8 +210,8 @@ def _rehearse(chosen: argparse.Namespace) -> None:
 def _report(chosen: argparse.Namespace) -> None:
     asked = _command(chosen.folder) if (chosen.folder / COMMAND).exists() else {}
     # The run's own ledger may have stayed with the data; one that was named must be there.
-    own = Path(asked["ledger"]) if asked and Path(asked["ledger"]).exists() else None
-    ledger = existing_ledger(chosen.ledger or own) if chosen.ledger or own else None
+    path = chosen.ledger or (Path(asked["ledger"]) if asked and Path(asked["ledger"]).exists() else None)
+    ledger = None if path is None else existing_ledger(path)
     posterior = _posterior(chosen.folder)
     print(f"Report: {_write_report(chosen.folder, posterior, chosen.title or _title(asked), ledger)}")
 
@@ -293,6 +291,8 @@ def _asked_model(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def _model(folder: Path | None, asked: dict[str, Any], schema: Any) -> Any:
     """Give what ``tacit.fit`` takes: a formula, or what the model's file has under the name."""
+    import inspect
+
     import tacit
 
     if asked["formula"] is not None:
@@ -324,6 +324,8 @@ def _model(folder: Path | None, asked: dict[str, Any], schema: Any) -> Any:
 
 
 def _loaded(file: Path, neighbours: Path, name: str) -> Any:
+    import importlib.util
+
     spec = importlib.util.spec_from_file_location("tacit_model", file)
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a Python file; write --model model.py:model.")
