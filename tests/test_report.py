@@ -186,11 +186,12 @@ def test_odds_are_rounded_up() -> None:
 # In a browser
 
 
-def browse(page: Path, address: str, *, log: Path | None = None) -> tuple[str, str]:
+def browse(page: Path, address: str, *, log: Path | None = None, width: int = 1000) -> tuple[str, str]:
     """Load a page in headless Chromium; give what it has become, and what the console said."""
     assert CHROMIUM is not None
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     options += [f"--user-data-dir={page.parent / 'profile'}", "--enable-logging=stderr", "--virtual-time-budget=3000"]
+    options += [f"--window-size={width},900"]
     options += ["--host-resolver-rules=MAP * ~NOTFOUND"] + ([f"--log-net-log={log}"] if log else [])
     done = subprocess.run(
         [CHROMIUM, *options, "--dump-dom", page.as_uri() + address],
@@ -250,13 +251,15 @@ def test_the_address_and_the_sliders_change_the_numbers(page: Path) -> None:
       document.getElementById("after").textContent, document.getElementById("any").getAttribute("points").length]); };
     var move = function (id, value) { var one = document.getElementById(id); one.value = value;
       one.dispatchEvent(new Event("input")); read(); };
+    var root = document.documentElement; seen.push([root.clientWidth, root.scrollWidth]);
     read(); move("epsilon", "0.5"); move("prior", "0"); document.getElementById("reset").click(); read();
     document.getElementById("seen").textContent = JSON.stringify(seen);</script></body>"""
     moved = page.with_name("moved.html")
     moved.write_text(page.read_text("utf-8").replace("</body>", moving), "utf-8")
-    dom, console = browse(moved, "")
+    dom, console = browse(moved, "", width=500)
     assert console == ""
-    first, more, even, last = json.loads(shown(dom, "seen"))
+    (wide, needed), first, more, even, last = json.loads(shown(dom, "seen"))
+    assert needed <= wide <= 500  # on a small screen nothing is cut off
     assert (more[0], even[0]) == ("3.17", "3.17")  # 10 ** 0.5, rounded up
     assert even[1] == percent(tacit.explain(10**0.5, 1e-5).probability(0.5))
     assert first == last != more
