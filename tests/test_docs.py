@@ -5,14 +5,19 @@ The fits draw secret noise, so no number is compared: nothing here can fail by c
 
 from __future__ import annotations
 
+import itertools
 import re
 import runpy
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tacit
+from tacit.cli import main, parser
+from tacit.ledger import Look
 
 ROOT = Path(__file__).parents[1]
 NO_CERTIFICATE = "ignore:tacit.compat.d3p gives no certificate"
@@ -88,6 +93,53 @@ def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert bool(certificates) == ("run_dir=" in script.read_text(encoding="utf-8"))
     for file in certificates:
         tacit.Certificate.load(file).verify()
+
+
+def commands(text: str) -> Iterator[tuple[list[str], str]]:
+    """Give every ``tacit`` command of a page's shell blocks, and the text block right behind its own, if any."""
+    fences = list(FENCE.finditer(text))
+    for fence, after in itertools.zip_longest(fences, fences[1:]):
+        lines = [line for line in fence[2].splitlines() if line.startswith("tacit ")] if fence[1] == "sh" else []
+        follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
+        for line in lines:
+            said = after[2] if follows and after is not None else ""
+            yield shlex.split(line, comments=True)[1:], said
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "\ntacit " in page.read_text(encoding="utf-8")], ids=name)
+def test_commands_are_understood(page: Path) -> None:
+    for arguments, _ in commands(page.read_text(encoding="utf-8")):
+        parser().parse_args(arguments)
+
+
+def _prepare_run(page: str) -> None:
+    """Write the files that a page shows, a ledger, and a folder as a fit leaves it."""
+    for fence in FENCE.finditer(page):
+        if file := re.match(r"# (\w+\.(?:toml|py))\n", fence[2]):
+            Path(file[1]).write_text(fence[2], encoding="utf-8")
+    recipe = tacit.Mechanism(rate=0.1, clip=1.0, noise_multiplier=13.5, steps=1000)
+    book = tacit.Ledger("patients.ledger.jsonl")
+    book.charge(Look("a-run", "fit", "vi", recipe, 0, 1000, "tag", "patient", False))
+    certificate = tacit.Certificate.issue(ledger=book, run="a-run", budget=tacit.Budget(1.0, 1e-6, unit="patient"))
+    certificate.save("run")
+    tacit.Posterior({"slope": np.linspace(0, 1, 100)}, certificate).save("run/posterior.npz")
+
+
+def test_cheap_commands_do_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+    _prepare_run(page)
+    ran = set()
+    for arguments, said in commands(page):
+        if arguments[0] in {"fit", "resume", "rehearse", "synthesize", "audit"}:
+            continue  # test_cli.py does these, and smaller ones
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert not said or out == said
+        ran.add(arguments[0])
+    assert ran == {"schema", "certificate", "ledger", "report", "explain", "plan"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

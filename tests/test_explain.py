@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.explain import Explanation, explain, percent, up
+from tacit.explain import Explanation, explain, percent, point_bound, trade_off, up
 from tacit.mechanism import Mechanism
 
 # The run of the DP-BNN paper (FACTS.md section 1).
@@ -76,6 +76,14 @@ def test_the_point_bound_is_symmetric_and_above_chance() -> None:
     assert said.true_positive_rates == pytest.approx((e * 0.01 + 1e-3, e * 0.05 + 1e-3))
     loud = explain(5.0, 0.1)
     assert loud.true_positive_rates[0] == pytest.approx(1 - math.exp(-5) * (1 - 0.1 - 0.01))
+
+
+def test_the_trade_off_curve_lies_between_guessing_and_the_point_bound() -> None:
+    fpr, tpr = trade_off(PAPER, slack=1e-7)
+    assert (fpr[0], fpr[-1], tpr[-1]) == (0, 1, 1)
+    epsilon = PAPER.cost(1e-5)
+    assert all(x <= y <= point_bound(x, epsilon, 1e-5) + 2e-7 for x, y in zip(fpr, tpr, strict=True))
+    assert max(tpr - fpr) == pytest.approx(PAPER.advantage(), abs=1e-3)
 
 
 def test_slack_is_on_the_attackers_side(paper: Explanation) -> None:

@@ -146,6 +146,16 @@ def test_spent_is_the_accountants_total(book: Ledger) -> None:
     assert book.spent(1e-6) == total(100, 30, 20, delta=1e-6)
 
 
+def test_the_history_adds_up_run_by_run(book: Ledger) -> None:
+    assert book.history(1e-6) == ()
+    book.charge(look(0, 50))
+    book.charge(look(0, 10, run="run-2"))
+    book.charge(look(50, 100))
+    (one, first), (two, both) = book.history(1e-6)
+    assert (one.run, one.steps, two.run, two.steps) == ("run-1", 100, "run-2", 10)
+    assert (first, both) == (total(100, delta=1e-6), book.spent(1e-6))
+
+
 def test_spent_needs_a_delta(book: Ledger) -> None:
     with pytest.raises(ValueError, match=r"write ledger\.spent\(delta=1e-5\)"):
         book.spent()

@@ -1,36 +1,44 @@
 """Differentially private Bayesian inference on JAX and NumPyro."""
 
-from tacit.accounting import advantage, epsilon, true_positive_rate
-from tacit.auto import auto
-from tacit.certificate import Certificate, CertificateError
-from tacit.effects import comparisons, predictions, slopes
-from tacit.ep import ep
-from tacit.explain import explain
-from tacit.fit import Answer, ask, fit, fit_public
-from tacit.formula import Formula, formula
-from tacit.ledger import BudgetExceeded, Ledger
-from tacit.mechanism import Budget, Mechanism, calibrate
-from tacit.methods import families, sites
-from tacit.methods.backprop import backprop
-from tacit.methods.belief_net import belief_net
-from tacit.methods.conjugate import conjugate
-from tacit.methods.lda import lda
-from tacit.methods.logistic import logistic
-from tacit.methods.natural import natural
-from tacit.methods.networks import network
-from tacit.methods.pbp import pbp
-from tacit.methods.sep import sep
-from tacit.methods.sgd import dropout, sgd
-from tacit.methods.sgld import sgld
-from tacit.methods.vi import vi
-from tacit.posterior import Posterior
-from tacit.rehearse import Rehearsal, rehearse
-from tacit.schema import Schema
-from tacit.select import Selected, select
-from tacit.topics import documents
-from tacit.types import Method, Release, Rows
-from tacit.wall.data import PrivateData
-from tacit.wall.tables import read_csv, read_parquet
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.accounting import advantage, epsilon, true_positive_rate
+    from tacit.auto import auto
+    from tacit.certificate import Certificate, CertificateError
+    from tacit.effects import comparisons, predictions, slopes
+    from tacit.ep import ep
+    from tacit.explain import explain
+    from tacit.fit import Answer, ask, fit, fit_public
+    from tacit.formula import Formula, formula
+    from tacit.ledger import BudgetExceeded, Ledger
+    from tacit.mechanism import Budget, Mechanism, calibrate
+    from tacit.methods import families, sites
+    from tacit.methods.backprop import backprop
+    from tacit.methods.belief_net import belief_net
+    from tacit.methods.conjugate import conjugate
+    from tacit.methods.lda import lda
+    from tacit.methods.logistic import logistic
+    from tacit.methods.natural import natural
+    from tacit.methods.networks import network
+    from tacit.methods.pbp import pbp
+    from tacit.methods.sep import sep
+    from tacit.methods.sgd import dropout, sgd
+    from tacit.methods.sgld import sgld
+    from tacit.methods.vi import vi
+    from tacit.posterior import Posterior
+    from tacit.rehearse import Rehearsal, rehearse
+    from tacit.schema import Schema
+    from tacit.select import Selected, select
+    from tacit.topics import documents
+    from tacit.types import Method, Release, Rows
+    from tacit.wall.data import PrivateData
+    from tacit.wall.tables import read_csv, read_parquet
 
 __version__ = "0.1.0"
 
@@ -86,3 +94,90 @@ __all__ = [
     "true_positive_rate",
     "vi",
 ]
+# JAX takes seconds to import, and a command line that explains an epsilon needs none of it: names are looked up when
+# they are used. The table says where; the imports above tell it to editors and type checkers.
+_HOME = {
+    "Answer": "fit",
+    "Budget": "mechanism",
+    "BudgetExceeded": "ledger",
+    "Certificate": "certificate",
+    "CertificateError": "certificate",
+    "Formula": "formula",
+    "Ledger": "ledger",
+    "Mechanism": "mechanism",
+    "Method": "types",
+    "Posterior": "posterior",
+    "PrivateData": "wall.data",
+    "Rehearsal": "rehearse",
+    "Release": "types",
+    "Rows": "types",
+    "Schema": "schema",
+    "Selected": "select",
+    "advantage": "accounting",
+    "ask": "fit",
+    "auto": "auto",
+    "backprop": "methods.backprop",
+    "belief_net": "methods.belief_net",
+    "calibrate": "mechanism",
+    "comparisons": "effects",
+    "conjugate": "methods.conjugate",
+    "documents": "topics",
+    "dropout": "methods.sgd",
+    "ep": "ep",
+    "epsilon": "accounting",
+    "explain": "explain",
+    "families": "methods.families",
+    "fit": "fit",
+    "fit_public": "fit",
+    "formula": "formula",
+    "lda": "methods.lda",
+    "logistic": "methods.logistic",
+    "natural": "methods.natural",
+    "network": "methods.networks",
+    "pbp": "methods.pbp",
+    "predictions": "effects",
+    "read_csv": "wall.tables",
+    "read_parquet": "wall.tables",
+    "rehearse": "rehearse",
+    "select": "select",
+    "sep": "methods.sep",
+    "sgd": "methods.sgd",
+    "sgld": "methods.sgld",
+    "sites": "methods.sites",
+    "slopes": "effects",
+    "true_positive_rate": "accounting",
+    "vi": "methods.vi",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        module = importlib.import_module(f"tacit.{_HOME[name]}")
+        value = getattr(module, name, module)  # families and sites are modules themselves
+    elif name.startswith("_"):
+        raise AttributeError(f"module 'tacit' has no attribute {name!r}")
+    else:
+        try:
+            value = importlib.import_module(f"tacit.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"tacit.{name}":
+                raise
+            raise AttributeError(f"module 'tacit' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Where a function has the name of its file, ``tacit.fit`` stays the function when the file is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and name in _HOME:
+            value = getattr(value, name, value)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -121,6 +121,61 @@ def direct(inside: npt.ArrayLike, outside: npt.ArrayLike, *, delta: float, confi
     return float(max(0.0, np.log(max(tpr - delta, 1e-300) / fpr)))
 
 
+def canary_releases(claim: Mechanism, runs: int, inside: bool, seed: int | None = None) -> Floats:
+    """Attack the wall's private step: its releases with a worst-case record in the data, or without it.
+
+    The canary is far above the clip, so it contributes all that the clip allows; the others contribute nothing, which
+    is the worst case.
+
+    Parameters
+    ----------
+    claim
+        The recipe of ONE step.
+    runs
+        How many independent steps.
+    inside
+        Whether the canary is in the data.
+    seed
+        Fixes the secret randomness; drawn anew if left out.
+
+    Returns
+    -------
+    array
+        One score for each step, for `lower_bound`.
+
+    Privacy: public: the records are made up here.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from tacit.ledger import Ledger
+    from tacit.types import Method
+    from tacit.wall import Door
+    from tacit.wall import random as secret_random
+    from tacit.wall.data import PrivateData
+
+    recorder = Method(
+        init=lambda key: (jnp.int32(0), jnp.zeros(runs)),
+        contribute=lambda state, record, key: record,
+        update=lambda state, release, key: (state[0] + 1, state[1].at[state[0]].set(release.total[0])),
+        draw=lambda state, key: {"released": state[1]},
+    )
+    records = np.asarray([[0.0, 0.0]] * 2 + [[1e6 * claim.clip, 0.0]] * inside, np.float32)
+    door = Door(
+        recorder,
+        PrivateData(records, size=2),
+        replace(claim, steps=runs),
+        secret=secret_random.fresh() if seed is None else secret_random.fixed(seed),
+        key=jax.random.key(0),
+        ledgers=[Ledger()],
+        run="audit",
+        kind="fit",
+        title="audit",
+        simulation=True,
+    )
+    return np.asarray(door.advance(recorder.init(jax.random.key(0)), 0, runs)[1], np.float64)
+
+
 def _halves(inside: npt.ArrayLike, outside: npt.ArrayLike, confidence: float) -> tuple[tuple[Floats, Floats], ...]:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence!r} must be above 0 and below 1; write e.g. confidence=0.999.")

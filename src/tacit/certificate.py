@@ -18,10 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from tacit import accounting
-from tacit.explain import PRIORS, Explanation, explain, percent, up
+from tacit.explain import PRIORS, Explanation, explain, percent, trade_off, up
 from tacit.ledger import Ledger, LedgerError, Line, Look, Recipe, canonical, recipes, summarise
 from tacit.mechanism import RESERVE, Budget, Mechanism
 
@@ -521,8 +519,8 @@ class Certificate:
         Privacy: post-processing.
         """
         parts = [f"**{SIMULATION}**", ""] if self.simulation else []
-        parts += ["# Privacy certificate", "", _markdown(self._lead()), ""]
-        for section in self._sections(self.explain()):
+        parts += ["# Privacy certificate", "", _markdown(self.lead()), ""]
+        for section in self.sections(self.explain()):
             parts += [f"## {section.title}", ""]
             for block in section.blocks:
                 parts += [*_markdown_block(block), ""]
@@ -540,11 +538,11 @@ class Certificate:
         title = f"{SIMULATION}: " if self.simulation else ""
         banner = f'<p class="banner" role="alert">{SIMULATION}</p>\n' if self.simulation else ""
         tiles = "".join(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in self._figures(explanation)
+            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in self.figures(explanation)
         )
         body = []
-        for section in self._sections(explanation):
-            blocks = "\n".join(_html_block(block) for block in section.blocks)
+        for section in self.sections(explanation):
+            blocks = "\n".join(html_block(block) for block in section.blocks)
             if section.curve:
                 blocks += "\n" + _curve(self.mechanism, self.slack)
             body.append(f'<section class="{section.style}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>')
@@ -552,14 +550,18 @@ class Certificate:
             '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"<title>{title}Privacy certificate {escape(self.run)}</title>\n<style>{_STYLE}</style>"
         )
-        top = f"<h1>Privacy certificate</h1>\n<p>{escape(self._lead())}</p>\n<dl>{tiles}</dl>"
+        top = f"<h1>Privacy certificate</h1>\n<p>{escape(self.lead())}</p>\n<dl>{tiles}</dl>"
         main = "\n".join(body)
         return (
             f'{first}<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{banner}'
             f"<header>\n{top}\n</header>\n<main>\n{main}\n</main>\n</body>\n</html>\n"
         )
 
-    def _lead(self) -> str:
+    def lead(self) -> str:
+        """Give the sentence that the page begins with.
+
+        Privacy: post-processing.
+        """
         neighbours = f"{ADJACENCY[self.adjacency]} {self.unit}"
         guarantee = f"ε = {up(self.epsilon, 4)} at δ = {up(self.delta)} (neighbouring data: {neighbours})"
         if self.simulation:
@@ -574,7 +576,11 @@ class Certificate:
             f"{self.unit}: {guarantee}."
         )
 
-    def _figures(self, explanation: Explanation) -> list[tuple[str, str]]:
+    def figures(self, explanation: Explanation) -> list[tuple[str, str]]:
+        """Give the four numbers that the page shows large.
+
+        Privacy: post-processing.
+        """
         return [
             ("ε", up(self.epsilon, 4)),
             ("δ", up(self.delta)),
@@ -582,7 +588,11 @@ class Certificate:
             ("found at 1% false alarms", percent(explanation.true_positive_rates[0])),
         ]
 
-    def _sections(self, explanation: Explanation) -> list[_Section]:
+    def sections(self, explanation: Explanation) -> list[Section]:
+        """Give the sections of the page; a report shows some of them.
+
+        Privacy: post-processing.
+        """
         unit = self.unit
         warnings = [*self.notes, *self.caveats]
         runs = len({run for run, *_ in self.total.runs})
@@ -591,8 +601,8 @@ class Certificate:
             for fpr, tpr in zip(explanation.false_positive_rates, explanation.true_positive_rates, strict=True)
         ]
         sections = [
-            _Section("Who is protected", [explanation.protected]),
-            _Section(
+            Section("Who is protected", [explanation.protected]),
+            Section(
                 "Against what",
                 [
                     f"Against anyone who wants to know {explanation.question}, sees everything published, "
@@ -600,22 +610,22 @@ class Certificate:
                     "cannot break the ChaCha20 cipher from which the secret randomness is made."
                 ],
             ),
-            _Section(
+            Section(
                 "How much",
                 [
                     explanation.about_odds,
-                    _Table(
+                    Table(
                         ("Belief before", "at most after"),
                         [(percent(prior), percent(explanation.probability(prior))) for prior in PRIORS],
                     ),
                     explanation.about_delta,
                     explanation.about_errors[0],
-                    _Table(("Attacker’s false positives", "true positives, at most"), errors),
+                    Table(("Attacker’s false positives", "true positives, at most"), errors),
                     explanation.about_source,
                 ],
                 curve=True,
             ),
-            _Section(
+            Section(
                 "All runs together",
                 [
                     f"The ledger holds {runs} {'run' if runs == 1 else 'runs'} on these data, this one "
@@ -623,17 +633,17 @@ class Certificate:
                     f"{up(self.total.delta)}. Rule: {self.total.composition.rstrip('.')}."
                 ],
             ),
-            _Section("What is not protected", [_not_protected(unit, self.adjacency)]),
-            _Section("The recipe", [_Table((), self._recipe())]),
-            _Section(
+            Section("What is not protected", [_not_protected(unit, self.adjacency)]),
+            Section("The recipe", [Table((), self._recipe())]),
+            Section(
                 "All looks at the data",
-                [_Table(("Line", "Day (UTC)", "Steps", "Looks", "Tag"), self._rows())],
+                [Table(("Line", "Day (UTC)", "Steps", "Looks", "Tag"), self._rows())],
                 style="wide",
             ),
-            _Section("For the record", [_Table((), self._identity())], style="wide"),
+            Section("For the record", [Table((), self._identity())], style="wide"),
         ]
         if warnings:
-            sections.insert(0, _Section("Please note", [warnings], style="warning"))
+            sections.insert(0, Section("Please note", [warnings], style="warning"))
         return sections
 
     def _recipe(self) -> list[tuple[str, str]]:
@@ -707,18 +717,28 @@ class Certificate:
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
+    """A table of a page; without a head its first column is one.
+
+    Privacy: post-processing.
+    """
+
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
 
-_Block = str | list[str] | _Table
+Block = str | list[str] | Table
 
 
 @dataclass(frozen=True)
-class _Section:
+class Section:
+    """A section of a page.
+
+    Privacy: post-processing.
+    """
+
     title: str
-    blocks: list[_Block]
+    blocks: list[Block]
     style: Literal["text", "warning", "wide"] = "text"
     curve: bool = False
 
@@ -750,7 +770,7 @@ def _markdown(text: str) -> str:
     return " ".join(text.split())
 
 
-def _markdown_block(block: _Block) -> list[str]:
+def _markdown_block(block: Block) -> list[str]:
     if isinstance(block, str):
         return [_markdown(block)]
     if isinstance(block, list):
@@ -761,7 +781,11 @@ def _markdown_block(block: _Block) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in [*lines, *rows]]
 
 
-def _html_block(block: _Block) -> str:
+def html_block(block: Block) -> str:
+    """Write a part of a page as HTML.
+
+    Privacy: post-processing.
+    """
     escape = html.escape
     if isinstance(block, str):
         return f"<p>{escape(block)}</p>"
@@ -779,8 +803,7 @@ def _html_block(block: _Block) -> str:
 
 def _curve(mechanism: Mechanism, slack: float) -> str:
     """Draw the best attacker's true positives against false positives, with the coin flip's diagonal."""
-    fpr = np.concatenate([[0.0], np.geomspace(1e-4, 0.1, 24), np.linspace(0.12, 1.0, 45)])
-    tpr = np.minimum(np.asarray(mechanism.true_positive_rate(np.minimum(fpr + slack, 1.0)), float) + slack, 1.0)
+    fpr, tpr = trade_off(mechanism, slack)
     size, left, top = 200.0, 46.0, 8.0
     path = " ".join(f"{left + size * x:.1f},{top + size * (1 - y):.1f}" for x, y in zip(fpr, tpr, strict=True))
     low, high, right, base = f"{left:g}", f"{top:g}", f"{left + size:g}", f"{top + size:g}"

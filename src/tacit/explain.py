@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tacit.mechanism import Mechanism
 
@@ -236,7 +238,7 @@ def explain(
     rates = FALSE_POSITIVE_RATES
     if mechanism is None:
         advantage = (1 - math.exp(-epsilon) + 2 * delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
-        found = [_point_bound(rate, epsilon, delta) for rate in rates]
+        found = [point_bound(rate, epsilon, delta) for rate in rates]
     else:
         # Outputs at total variation `slack` from the ideal: shift both rates by it.
         advantage = float(mechanism.advantage()) + 2 * slack
@@ -254,13 +256,26 @@ def explain(
     )
 
 
+def trade_off(mechanism: Mechanism, slack: float = 0.0) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Give the best attacker's curve: false-positive rates from 0 to 1, and the most true positives at each.
+
+    Privacy: public.
+    """
+    fpr = np.concatenate([[0.0], np.geomspace(1e-4, 0.1, 24), np.linspace(0.12, 1.0, 45)])
+    found = np.asarray(mechanism.true_positive_rate(np.minimum(fpr + slack, 1.0)), float)
+    return fpr, np.minimum(found + slack, 1.0)
+
+
+def point_bound(fpr: float, epsilon: float, delta: float) -> float:
+    """Give the most true positives that (ε, δ) allows at a false-positive rate, by both of its directions.
+
+    Privacy: public.
+    """
+    return min(1.0, delta + _exp(epsilon) * fpr, 1 - math.exp(-epsilon) * (1 - delta - fpr))
+
+
 def _exp(value: float) -> float:
     return math.exp(value) if value < 709 else math.inf
-
-
-def _point_bound(fpr: float, epsilon: float, delta: float) -> float:
-    """The most true positives that (ε, δ) allows at a false-positive rate, by both of its directions."""
-    return min(1.0, delta + _exp(epsilon) * fpr, 1 - math.exp(-epsilon) * (1 - delta - fpr))
 
 
 def _one_in(probability: float) -> str:

@@ -487,6 +487,23 @@ class Ledger:
         """
         return summarise(self.looks)
 
+    def history(self, delta: float) -> tuple[tuple[Run, float], ...]:
+        """Give every run, in the order they began, and the ε that it and all before it have cost together.
+
+        Parameters
+        ----------
+        delta
+            The δ at which to state it.
+
+        Privacy: public.
+        """
+        looks, runs = self.looks, self.runs()
+        names = list(runs)
+        return tuple(
+            (run, _spent((look for look in looks if look.run in names[: place + 1]), delta, self.adjacency))
+            for place, run in enumerate(runs.values())
+        )
+
     def verify(self) -> None:
         """Read the whole ledger again and check every line and the chain.
 

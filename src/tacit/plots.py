@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,11 +10,18 @@ import jax
 import numpy as np
 
 from tacit.calibration import Reliability, uncertainty
+from tacit.certificate import Certificate
+from tacit.explain import trade_off, up
+from tacit.ledger import Ledger
+from tacit.mechanism import Mechanism
 from tacit.posterior import Posterior
 from tacit.rehearse import LEVEL, Rehearsal
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 """Okabe and Ito's, which colour-blind readers can tell apart."""
+MARKERS = ("o", "s", "^", "D")
+STYLES = ("-", "--", "-.", ":")
+"""Lines are told apart without colour, too."""
 
 
 def plot_forest(
@@ -199,6 +207,166 @@ def plot_rehearsal(rehearsal: Rehearsal, ax: Any = None) -> Any:
     ax.set_title(f"{rehearsal.replicates} rehearsals on made-up records", loc="left", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
     return _open(ax)
+
+
+def plot_sweep(
+    found: Mapping[str, Mapping[float, Any]], measure: str, public: float | None = None, ax: Any = None
+) -> Any:
+    """Show what privacy costs: a measure over epsilon, one line a method, and the line without privacy if given.
+
+    Parameters
+    ----------
+    found
+        Name to a mapping from epsilon to the measure, or to a list of it from several runs: then the mean is shown,
+        with two standard errors to both sides.
+    measure
+        What it is, for the axis.
+    public
+        What came out without privacy.
+    ax
+        Where to draw; a figure of its own by default.
+
+    Privacy: public if the numbers are, such as those of a rehearsal.
+    """
+    ax = _axes(ax, (5.6, 4))
+    for place, (title, values) in enumerate(found.items()):
+        epsilons = sorted(values)
+        runs = [np.ravel(np.asarray(values[epsilon], float)) for epsilon in epsilons]
+        errors = [2 * one.std(ddof=1) / np.sqrt(one.size) if one.size > 1 else 0.0 for one in runs]
+        ax.errorbar(
+            epsilons,
+            [one.mean() for one in runs],
+            yerr=errors if any(errors) else None,
+            fmt=f"{MARKERS[place % len(MARKERS)]}-",
+            ms=5,
+            lw=1.4,
+            capsize=2,
+            color=COLOURS[place % len(COLOURS)],
+            label=title,
+        )
+    if public is not None:
+        ax.axhline(public, color="0.4", lw=1, ls="--", label="without privacy")
+    ax.set(xscale="log", xlabel="epsilon (more privacy to the left)", ylabel=measure)
+    ticks = sorted({epsilon for values in found.values() for epsilon in values})
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.set_title(f"What privacy costs in {measure}", loc="left", fontsize="medium")
+    ax.legend(frameon=False, fontsize="small")
+    return _open(ax)
+
+
+def plot_tradeoff(promises: Mapping[str, Mechanism | Certificate], ax: Any = None) -> Any:
+    """Show the best attacker's true positives over false positives, one curve a recipe or certificate.
+
+    Privacy: public.
+    """
+    ax = _axes(ax, (4.8, 4.6))
+    ax.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="guessing")
+    for place, (title, promise) in enumerate(promises.items()):
+        mechanism, slack = (promise, 0.0) if isinstance(promise, Mechanism) else (promise.mechanism, promise.slack)
+        fpr, tpr = trade_off(mechanism, slack)
+        colour, style = COLOURS[place % len(COLOURS)], STYLES[place % len(STYLES)]
+        gain = f"{title}: advantage {up(min(1.0, mechanism.advantage() + 2 * slack))}"
+        ax.plot(fpr, tpr, color=colour, lw=1.8, ls=style, label=gain)
+        ax.fill_between(fpr, fpr, tpr, color=colour, alpha=0.08, lw=0)
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="false positives", ylabel="true positives, at most")
+    ax.set_title("An attacker gains what lies above the diagonal", loc="left", fontsize="medium")
+    ax.legend(frameon=False, loc="lower right", fontsize="small")
+    return _open(ax)
+
+
+def plot_ledger(ledger: Ledger, delta: float | None = None, ax: Any = None) -> Any:
+    """Show what every run on a ledger took of the cap, and what is left; without a cap, what was spent.
+
+    A first run alone is counted more closely than several together, so the second may look dearer than it is.
+
+    Parameters
+    ----------
+    ledger
+        What was charged.
+    delta
+        The delta at which to state epsilon; the cap's by default.
+    ax
+        Where to draw; a figure of its own by default.
+
+    Privacy: public.
+    """
+    cap = ledger.cap
+    if delta is None and cap is None:
+        raise ValueError("The ledger has no cap, so epsilon needs a delta to be stated at; write delta=1e-6.")
+    ax = _axes(ax, (6, 3.8))
+    history = ledger.history(cap.delta if delta is None and cap is not None else float(delta or 0))
+    spent = [total for _, total in history]
+    names = [f"{run.run[:8]}\n{run.method[:14]}" for run, _ in history]
+    tops = [cap.epsilon - one for one in [0.0, *spent]] if cap else [0.0, *spent]
+    for place, (before, after) in enumerate(itertools.pairwise(tops)):
+        ax.bar(place, before - after, 0.7, bottom=after, color=COLOURS[0], alpha=0.85)
+        said = up(abs(before - after), 2)
+        ax.annotate(
+            said, (place, max(before, after)), (0, 3), textcoords="offset points", ha="center", fontsize="small"
+        )
+        if place:
+            ax.plot([place - 1.35, place + 0.35], [before, before], color="0.4", lw=0.8)
+    ax.set_xticks(range(len(names)), names, fontsize="small")
+    ax.set(ylabel="epsilon left" if cap else "epsilon spent", ylim=(0, 1.12 * max([*tops, 1e-9])))
+    last = up(spent[-1] if spent else 0.0)
+    count = f"{len(history)} {'run' if len(history) == 1 else 'runs'}"
+    title = f"{count}: epsilon {last} of {cap.epsilon:g} is spent" if cap else f"{count}: epsilon {last} is spent"
+    ax.set_title(title, loc="left", fontsize="medium")
+    return _open(ax)
+
+
+def plot_topics(concentration: Any, words: Any, count: int = 8, ax: Any = None) -> Any:
+    """Show the top words of every topic, one line a topic, each with a bar for its chance under the topic.
+
+    Privacy: post-processing of a posterior's topics (topics times vocabulary).
+    """
+    topics = np.asarray(concentration, float)
+    if topics.ndim != 2 or topics.shape[1] != len(words):
+        raise ValueError(
+            f"The topics have the shape {topics.shape} and the vocabulary {len(words)} words. Give topics times "
+            "vocabulary, such as posterior.draws['topics'].mean(0)."
+        )
+    ax = _axes(ax, (1.25 * count + 0.8, 0.5 * len(topics) + 0.7))
+    chances = topics / topics.sum(1, keepdims=True)
+    best = np.argsort(-chances, axis=1)[:, :count]
+    longest = np.take_along_axis(chances, best, 1).max()
+    for line, (row, top) in enumerate(zip(chances, best, strict=True)):
+        for place, word in enumerate(top):
+            ax.barh(line + 0.28, 0.9 * row[word] / longest, 0.16, left=place, color=COLOURS[0], alpha=0.8)
+            ax.text(place, line - 0.02, str(words[word]), va="center", fontsize="small")
+    ax.set(xlim=(-0.05, count), ylim=(len(topics) - 0.4, -0.5), xticks=[], ylabel="topic")
+    ax.set_yticks(range(len(topics)))
+    ax.set_title(f"The {count} likeliest words of every topic (bars: their chance)", loc="left", fontsize="medium")
+    ax.spines["bottom"].set_visible(False)
+    return _open(ax)
+
+
+def plot_weights(weights: Any, shape: tuple[int, int], ax: Any = None) -> Any:
+    """Show weights as images, one for each hidden unit: units times pixels, of images of a shape.
+
+    Privacy: post-processing of a posterior's weights.
+    """
+    weights = np.asarray(weights, float)
+    if weights.ndim != 2 or weights.shape[1] != shape[0] * shape[1]:
+        raise ValueError(
+            f"The weights have the shape {weights.shape}, and an image has {shape[0]} x {shape[1]} pixels. Give units "
+            "times pixels."
+        )
+    across = int(np.ceil(np.sqrt(len(weights))))
+    down = -(-len(weights) // across)
+    ax = _axes(ax, (0.75 * across + 1.2, 0.75 * down + 0.5))
+    high, wide = shape
+    grid = np.full((down * (high + 1) - 1, across * (wide + 1) - 1), np.nan)
+    for place, image in enumerate(weights.reshape(-1, high, wide)):
+        top, left = (high + 1) * (place // across), (wide + 1) * (place % across)
+        grid[top : top + high, left : left + wide] = image
+    bound = float(np.abs(weights).max()) or 1.0
+    drawn = ax.imshow(grid, cmap="PuOr", vmin=-bound, vmax=bound, interpolation="nearest")
+    ax.figure.colorbar(drawn, ax=ax, shrink=0.8, label="weight")
+    ax.set_axis_off()
+    ax.set_title(f"What {len(weights)} hidden units look for", loc="left", fontsize="medium")
+    return ax
 
 
 def _axes(ax: Any, size: tuple[float, float]) -> Any:

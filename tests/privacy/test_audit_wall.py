@@ -10,15 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-import jax
 import numpy as np
 import pytest
 
-from tacit.audit import direct, lower_bound
+from tacit.audit import canary_releases, direct, lower_bound
 from tacit.mechanism import Mechanism
-from tacit.types import Method
-from tacit.wall import Door, clip
-from tacit.wall.data import PrivateData
+from tacit.wall import clip
 
 RUNS = 100_000
 DELTA = 1e-5
@@ -27,17 +24,12 @@ Released = Callable[..., np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def released(open_door: Callable[..., Door], recorder: Callable[[int], Method]) -> Released:
+def released() -> Released:
     """Give the first coordinate of 10^5 releases of one recipe, with the canary or without."""
 
     @functools.cache
     def run(rate: float, noise: float, inside: bool, wall: str = "honest") -> np.ndarray:
-        # The canary is far above the clip, so C e1 is left of it; the others contribute nothing, the worst case.
-        records = np.array([[0.0, 0.0]] * 2 + [[1e6, 0.0]] * inside, np.float32)
-        method = recorder(RUNS)
-        data = PrivateData(records, size=2)
-        door = open_door(method, data, Mechanism(rate, CLIP, noise, RUNS), seed=100 + inside)
-        return np.asarray(door.advance(jax.jit(method.init)(jax.random.key(0)), 0, RUNS)[1], np.float64)
+        return canary_releases(Mechanism(rate, CLIP, noise, 1), RUNS, inside, seed=100 + inside)
 
     return run
 

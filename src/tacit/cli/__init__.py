@@ -1,0 +1,86 @@
+"""The command line. One file for each group of commands; what a command does not need is not imported.
+
+Exit codes: 0 all went well, 1 something was refused (one sentence on stderr says what), 2 not understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from tacit import __version__
+from tacit.cli import demo, papers, promise, runs, schemas
+
+GROUPS = (demo, runs, promise, schemas, papers)
+DESCRIPTION = "Differentially private Bayesian inference: a posterior you may publish, with a certificate."
+EPILOG = """Start with:  tacit demo
+Your data:   tacit schema draft, tacit fit, tacit report
+Each command has its own help with an example: tacit fit --help"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses in one sentence, and whose help keeps the lines of its examples."""
+
+    def __init__(self, **facts: object) -> None:
+        def plain(prog: str) -> argparse.HelpFormatter:
+            return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28)
+
+        super().__init__(**{"formatter_class": plain, "allow_abbrev": False, **facts})  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with exit code 2 and one sentence."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
+
+
+def parser() -> Parser:
+    """Give the parser of all commands.
+
+    Privacy: public.
+    """
+    whole = Parser(prog="tacit", description=DESCRIPTION, epilog=EPILOG)
+    whole.add_argument("--version", action="version", version=f"tacit {__version__}")
+    commands = whole.add_subparsers(metavar="command [options]", required=True, title="commands")
+    for group in GROUPS:
+        group.add(commands)
+    return whole
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and give the exit code.
+
+    Privacy: ``fit``, ``resume`` and ``demo`` read records, through the wall; all else is public or post-processing.
+    """
+    chosen = parser().parse_args(arguments)
+    try:
+        chosen.run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough, as in: tacit certificate show run | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("tacit: interrupted; a fit goes on with: tacit resume FOLDER", file=sys.stderr)
+        return 130
+    except Exception as error:
+        print(f"tacit: {sentence(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def sentence(error: Exception) -> str:
+    """Say on one line what was refused; of an error that nobody foresaw, also its kind and place.
+
+    Privacy: public.
+    """
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"There is no file or folder {error.filename}; check the path."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be used: {error.strerror}."
+    said = " ".join(str(error).split())
+    if isinstance(error, (ValueError, RuntimeError, TypeError, ImportError)) and said:
+        return said
+    import traceback
+
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in line {place.lineno} of {Path(place.filename).name}: {said or 'no message'}"
