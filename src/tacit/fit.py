@@ -48,7 +48,7 @@ NO_LASTING_LEDGER = (
 
 
 def fit(
-    method: Method | MethodFor,
+    method: Method | MethodFor | Callable[..., Any],
     data: PrivateData,
     budget: Budget,
     *,
@@ -560,7 +560,10 @@ def default_rate(size: int | None) -> float:
 
 
 def built_for(
-    method: Method | MethodFor, placeholder: Record, size: int | None = None, budget: Budget | None = None
+    method: Method | MethodFor | Callable[..., Any],
+    placeholder: Record,
+    size: int | None = None,
+    budget: Budget | None = None,
 ) -> Method:
     """Give the method, built for records like the placeholder; for a model, the one that ``tacit.auto`` chooses.
 

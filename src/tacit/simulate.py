@@ -39,6 +39,37 @@ HOSPITAL_TRUTH = {
 """The coefficients from which readmission is simulated, in the units of ``hospital_model``."""
 
 
+CLINIC_EFFECTS = {
+    "Ash": 0.35,
+    "Beech": -0.6,
+    "Birch": 0.05,
+    "Cedar": 0.7,
+    "Elm": -0.2,
+    "Fir": -0.45,
+    "Hazel": 0.15,
+    "Larch": 0.5,
+    "Maple": -0.1,
+    "Oak": -0.75,
+    "Pine": 0.25,
+    "Willow": 0.1,
+}
+"""By how much the log odds of clinics differ; their standard deviation is 0.42."""
+
+CLINICS = Schema(
+    {
+        **{name: column for name, column in HOSPITAL.columns.items() if name != "readmitted"},
+        "clinic": {"levels": list(CLINIC_EFFECTS)},
+        "readmitted": HOSPITAL.columns["readmitted"],
+    },
+    unit="patient",
+    size=20000,
+)
+"""The public facts about the simulated patients of twelve clinics."""
+
+CLINICS_FORMULA = "readmitted ~ age + sex + emergency + days + earlier_stays + diabetes + (1 | clinic)"
+"""The model from which they were simulated."""
+
+
 def evenly(schema: Schema, key: Key, size: int) -> dict[str, Array]:
     """Make up records that know nothing but the schema: numbers even between their bounds, levels alike.
 
@@ -64,8 +95,42 @@ def hospital(seed: int) -> dict[str, Any]:
 
     Privacy: public. No real person is in it.
     """
-    random = np.random.default_rng(seed)
-    size = HOSPITAL.size or 0
+    return _stays(np.random.default_rng(seed), HOSPITAL)
+
+
+def clinics(seed: int) -> dict[str, Any]:
+    """Simulate stays as ``hospital`` does, in twelve clinics that differ.
+
+    Privacy: public. No real person is in it.
+    """
+    return _stays(np.random.default_rng(seed), CLINICS)
+
+
+def clinics_truth() -> dict[str, float]:
+    """Give what ``CLINICS_FORMULA`` should find, in its units: for a year, a day, a stay; effects of clinics by spread.
+
+    Privacy: public.
+    """
+    middle = {
+        name: ((column.low or 0) + (column.high or 0)) / 2
+        for name, column in CLINICS.columns.items()
+        if name not in ("clinic", "readmitted")
+    }
+    spread = float(np.std(list(CLINIC_EFFECTS.values())))
+
+    def odds(**changes: float) -> float:
+        return float(sum(HOSPITAL_TRUTH[name] * value for name, value in _columns(**{**middle, **changes}).items()))
+
+    truth = {"Intercept": odds()}
+    for name in middle:
+        levels = CLINICS.columns[name].levels
+        truth[name if levels is None else f"{name}[{levels[1]}]"] = odds(**{name: middle[name] + 1}) - odds()
+    effects = {f"1|{clinic}": effect / spread for clinic, effect in CLINIC_EFFECTS.items()}
+    return {**truth, "1|clinic_sigma": spread, **effects}
+
+
+def _stays(random: np.random.Generator, schema: Schema) -> dict[str, Any]:
+    size = schema.size or 0
     diabetes = random.random(size) < 0.25
     table = {
         "age": np.clip(random.normal(62, 16, size) + 5 * diabetes, 18, 100),
@@ -76,11 +141,14 @@ def hospital(seed: int) -> dict[str, Any]:
         "diabetes": diabetes,
     }
     odds = sum(HOSPITAL_TRUTH[name] * column for name, column in _columns(**table).items())
+    if "clinic" in schema.columns:
+        table["clinic"] = random.integers(0, len(CLINIC_EFFECTS), size)
+        odds = odds + np.asarray(list(CLINIC_EFFECTS.values()))[table["clinic"]]
     table["readmitted"] = random.random(size) < 1 / (1 + np.exp(-odds))
-    for name, column in HOSPITAL.columns.items():
-        if column.levels is not None:
-            table[name] = np.asarray(column.levels)[table[name].astype(int)]
-    return table
+    return {
+        name: table[name] if column.levels is None else np.asarray(column.levels)[table[name].astype(int)]
+        for name, column in schema.columns.items()
+    }
 
 
 def hospital_model(

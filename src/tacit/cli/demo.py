@@ -1,4 +1,4 @@
-"""The command ``demo``: the whole way on simulated hospital records."""
+"""The command ``demo``: the whole way that a user would walk, on simulated hospital records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def add(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
         help="the whole way on 20000 simulated hospital records",
-        description="Fit simulated hospital records at epsilon 1, and write certificate and report into a folder.",
+        description="Write simulated hospital records as CSV and their schema as TOML, fit a formula with effects of\n"
+        "clinics at epsilon 1, and write posterior, certificate and report into a folder.",
         epilog="Example:  tacit demo --out demo",
     )
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the results (default: demo)")
@@ -25,32 +26,44 @@ def _demo(chosen: argparse.Namespace) -> None:
     import jax
 
     import tacit
+    from tacit.cli.runs import write_csv
     from tacit.report import write_report
-    from tacit.simulate import HOSPITAL, HOSPITAL_TRUTH, hospital, hospital_model
+    from tacit.simulate import CLINICS, CLINICS_FORMULA, clinics, clinics_truth
+    from tacit.wall.data import encode
 
     out, budget = chosen.out, tacit.Budget(chosen.epsilon, chosen.delta, unit="patient")
     out.mkdir(parents=True, exist_ok=True)
-    table = hospital(seed=2026)
-    data = tacit.PrivateData(table, HOSPITAL, ledger=out / "ledger.jsonl")
-    method = tacit.vi(hospital_model)
-    print(f"{data}\n\nFitting a logistic regression to readmission within {budget}:")
-    private = tacit.fit(method, data, budget)
-    codes = {
-        name: [column.levels.index(value) for value in table[name].tolist()] if column.levels else table[name]
-        for name, column in HOSPITAL.columns.items()
-    }
-    public = tacit.fit_public(
-        method, {name: jax.numpy.asarray(values) for name, values in codes.items()}, key=jax.random.key(1)
-    )
-    print(f"\n{'mean (90% interval)':16}{'private':>26}{'non-private':>26}{'truth':>8}")
+    table, truth = clinics(seed=2026), clinics_truth()
+    write_csv(out / "stays.csv", table)
+    CLINICS.write(out / "schema.toml")
+
+    schema = tacit.Schema.read(out / "schema.toml")
+    data = tacit.read_csv(out / "stays.csv", schema, ledger=out / "ledger.jsonl")
+    model = tacit.formula(CLINICS_FORMULA, schema, family="bernoulli")
+    print(f"Records: {out / 'stays.csv'}\nSchema: {out / 'schema.toml'}\n\n{model}\n\nFitting within {budget}:")
+    private = tacit.fit(model, data, budget)
+    # Beside it, for the records are made up: the same without privacy, and the truth.
+    method = tacit.auto(model, size=schema.size, budget=budget).method
+    public = tacit.fit_public(method, encode(table, schema), key=jax.random.key(1), rate=1.0, steps=40)
+    print(f"\n{'mean (90% interval)':20}{'private':>26}{'non-private':>26}{'truth':>8}")
     for mine, theirs in zip(private.rows(), public.rows(), strict=True):
         cells = "".join(f"{f'{mean:.3f} ({low:.3f}, {high:.3f})':>26}" for _, mean, _, low, high in (mine, theirs))
-        print(f"{mine[0]:19}{cells}{HOSPITAL_TRUTH[mine[0]]:8.2f}")
-    posteriors = {"private": private, "non-private": public}
+        print(f"{mine[0]:20}{cells}{truth[mine[0]]:8.2f}")
+    print(f"\nMethod: {private.note}\n")
+    print(tacit.comparisons(private, {"diabetes": ["no", "yes"], "clinic": ["Oak", "Cedar"]}))
+
     assert private.certificate is not None
     private.certificate.save(out)
     private.save(out / "posterior.npz")
+    patients = {"age": [45, 60, 75], "sex": ["female"] * 3, "emergency": ["yes"] * 3, "days": [4, 4, 4]}
+    patients |= {"earlier_stays": [0, 1, 3], "diabetes": ["no", "no", "yes"], "clinic": ["Elm"] * 3}
+    expected = tacit.predictions(private, patients)
     report = write_report(
-        out, "Readmission of 20000 simulated patients", posteriors, HOSPITAL_TRUTH, ledger=data.ledger
+        out,
+        "Readmission of 20000 simulated patients in twelve clinics",
+        {"private": private, "non-private": public},
+        truth,
+        predictions=dict(zip(expected.labels, expected.draws.T, strict=True)),
+        ledger=data.ledger,
     )
-    print(f"\n{private.certificate.explain()}\n\nReport: {report}\nCertificate: {out / 'certificate.html'}")
+    print(f"\n{private.certificate.explain()}\n\nCertificate: {out / 'certificate.html'}\nReport: {report}")
