@@ -92,6 +92,13 @@ def test_other_models_are_for_vi(text: str, family: str, settings: dict[str, Any
     assert why in chosen.why
 
 
+def test_units_of_several_records_are_for_vi() -> None:
+    """What keeps a record within the clip of ``natural`` says nothing of a sum of several."""
+    several = tacit.Schema(SCHEMA.columns, unit="patient", max_records=3)
+    chosen = auto(tacit.formula("ill ~ age", several, family="bernoulli"), size=100_000, budget=BUDGET)
+    assert "a patient has several records" in chosen.why
+
+
 def test_few_records_or_an_unknown_number_are_for_vi() -> None:
     model = formula("ill ~ age * sex * clinic", "bernoulli")
     assert "16 columns ask for about" in auto(model, size=300, budget=BUDGET).why

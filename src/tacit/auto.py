@@ -70,6 +70,8 @@ def _against(model: Any, size: int | None, budget: Budget | None) -> str:
         return "slopes differ by group"
     if len({term.name.split("|")[-1] for term in model.group_terms}) < len(model.group_terms):
         return "groups are named twice"
+    if model.schema.max_records > 1:
+        return f"a {model.schema.unit} has several records"
     if _priors(model) is None:
         return "a prior is not normal"
     if size is None:

@@ -101,7 +101,7 @@ def report(
     first = next(iter(posteriors.values()))
     certificate = first.certificate
     explanation = None if certificate is None else certificate.explain()
-    sections = [] if certificate is None else [("asked", "What was asked", _asked(certificate))]
+    sections = [] if certificate is None else [("asked", "What was asked", _asked(certificate, first.note))]
     sections.append(("answer", "The answer", _answer(posteriors, truth)))
     if predictions:
         sections.append(("predictions", "Predictions", _predictions(predictions)))
@@ -154,7 +154,7 @@ def _tiles(certificate: Certificate, explanation: Explanation) -> str:
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
-def _asked(certificate: Certificate) -> str:
+def _asked(certificate: Certificate, note: str) -> str:
     recipe, unit = certificate.mechanism, certificate.unit
     what = {"ask": "An answer", "select": "The best of several fits"}.get(certificate.kind, "A posterior")
     share = "all records" if recipe.rate == 1 else f"a fresh random {percent(recipe.rate)} of the records"
@@ -164,7 +164,8 @@ def _asked(certificate: Certificate) -> str:
         f"{'look' if recipe.steps == 1 else 'looks, each'} at {share}: what one {unit} adds was clipped to "
         f"{recipe.clip:.3g}, summed over them, and hidden in noise {recipe.noise_multiplier:.3g} times as large."
     )
-    return f"<p>{html.escape(said)}</p>"
+    chosen = f"<p>The method was chosen by public facts alone: {html.escape(note)}.</p>" if note else ""
+    return f"<p>{html.escape(said)}</p>{chosen}"
 
 
 # The answer
@@ -227,7 +228,7 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
             label = f' data-label="{html.escape(name)}"' if len(lanes) > 1 else ""
             cells.append(f'<td class="number"{label}>{mean} <span>{start} to {stop}</span></td>')
         if truth:
-            known = f"{truth[one.label]:g}".replace("-", "−") if one.label in truth else ""
+            known = f"{truth[one.label]:.3g}".replace("-", "−") if one.label in truth else ""
             cells.append(f'<td class="number" data-label="truth">{known}</td>')
         strip = f'<td class="strip" aria-hidden="true"><div>{"".join(marks)}</div></td>'
         lines.append(f'<tr><th scope="row">{html.escape(one.label)}</th>{strip}{"".join(cells)}</tr>')
