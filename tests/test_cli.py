@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -52,24 +51,9 @@ SECRET = "73.2519"
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
 
 
-def stand_in(path: Path, schema: Any, *, size: int | None = None, ledger: Path | None = None) -> Any:
-    """Read a CSV file until ``tacit.read_csv`` is there."""
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = {
-        name: [
-            row[name] if name in schema.columns and schema.columns[name].levels else float(row[name]) for row in rows
-        ]
-        for name in rows[0]
-    }
-    return tacit.PrivateData(columns, schema, size=size, ledger=ledger)
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a folder with records, a schema, a model, a certificate and a ledger, and work in it."""
-    if not hasattr(tacit, "read_csv"):
-        monkeypatch.setattr(tacit, "read_csv", stand_in, raising=False)
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     age = random.uniform(20, 95, 400).round(1)
@@ -284,7 +268,6 @@ def test_audit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 # These need what is made elsewhere
 
 
-@pytest.mark.skipif(not hasattr(tacit, "formula"), reason="tacit.formula is not here yet")
 def test_a_formula_is_fitted(
     place: Path, before: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,14 +286,12 @@ def test_a_formula_is_fitted(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(tacit, "formula"), reason="tacit.formula is not here yet")
 @pytest.mark.usefixtures("quick_compiler")
 def test_a_formula_from_fit_to_report(place: Path) -> None:
     assert run(*FIT, "--family", "bernoulli", *TINY, "--out", "run", "--formula", "ill ~ age") == 0
     assert "ill ~ age" in Path("run/report.html").read_text("utf-8")
 
 
-@pytest.mark.skipif(not hasattr(tacit.schema, "draft"), reason="tacit.schema.draft is not here yet")
 def test_a_draft_of_a_schema(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("schema", "draft", "patients.csv") == 0
     said = capsys.readouterr().out
