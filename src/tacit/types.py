@@ -53,6 +53,11 @@ def is_rows(leaf: Any) -> bool:
     return isinstance(leaf, Rows)
 
 
+def times(leaf: Any, factor: Any) -> Any:
+    """Multiply a leaf of a contribution, sparse or not."""
+    return Rows(leaf.index, leaf.values * factor, leaf.count) if is_rows(leaf) else leaf * factor
+
+
 class Release(NamedTuple):
     """What leaves the wall in one step; everything computed from it is post-processing.
 
@@ -148,6 +153,18 @@ class Method(NamedTuple):
         Privacy: of one record, not bounded yet. Inside the wall ``own`` is secret; on public records any key will do.
         """
         return self.contribute(state, record, key, own) if self.own else self.contribute(state, record, key)
+
+    def around(self, **changes: Any) -> Method:
+        """Give a method made around this one, whose state is ``inner`` in the new one's: it draws what this one does.
+
+        Privacy: public.
+        """
+        draw, points = self.draw, self.points
+        return self._replace(
+            draw=lambda state, key: draw(state.inner, key),
+            points=None if points is None else lambda state: points(state.inner),
+            **changes,
+        )
 
 
 MethodFor = Callable[[Record], Method]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.types import Array, Key, Method, PyTree, Record, Release, Rows, State, is_rows
+from tacit.types import Array, Key, Method, PyTree, Record, Release, State, is_rows, times
 
 QUANTILE = 0.5
 BLOCK = 0.5
@@ -60,7 +60,7 @@ def adaptive(method: Method, size: int, start: float) -> Method:
         norm = jnp.sqrt(sum(jnp.sum((weight * leaf) ** 2) for weight, leaf in zip(weights, numbers, strict=True)))
         factor = 1 / jnp.maximum(norm, scale)
         return {
-            "inner": jax.tree.map(lambda leaf: _times(leaf, factor), inner, is_leaf=is_rows),
+            "inner": jax.tree.map(lambda leaf: times(leaf, factor), inner, is_leaf=is_rows),
             "within": BLOCK * (jnp.where(norm <= scale, 1.0, 0.0) - QUANTILE),
         }
 
@@ -74,20 +74,10 @@ def adaptive(method: Method, size: int, start: float) -> Method:
         share = jnp.clip(release.full["within"] / (BLOCK * size), -1, 1)
         return AdaptiveState(method.update(state.inner, inner, key), state.log_scale - SPEED * share)
 
-    def draw(state: AdaptiveState, key: Key) -> dict[str, Array]:
-        return method.draw(state.inner, key)
-
-    points = method.points
-    return method._replace(
+    return method.around(
         init=init,
         contribute=contribute,
         update=update,
-        draw=draw,
-        points=None if points is None else lambda state: points(state.inner),
         clip=ADAPTIVE_CLIP,
         weights=method.weights and (*method.weights, 1.0),
     )
-
-
-def _times(leaf: Any, factor: Array) -> Any:
-    return Rows(leaf.index, leaf.values * factor, leaf.count) if is_rows(leaf) else leaf * factor

@@ -12,12 +12,12 @@ the same recipe and cost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tacit.types import Array, Key, Method, PyTree, Record, Release, Rows, State, is_rows
+from tacit.types import Array, Key, Method, PyTree, Record, Release, State, is_rows, times
 
 DRAWS = 97
 """Draws that predict a record. The wall refuses an array as long as there are records; few have 97."""
@@ -97,16 +97,10 @@ def scored(
 
         return jax.lax.cond(state.step < fitting, fit, ask)
 
-    def draw(state: ScoredState, key: Key) -> dict[str, Array]:
-        return method.draw(state.inner, key)
-
-    points = method.points
-    return method._replace(
+    return method.around(
         init=init,
         contribute=contribute,
         update=update,
-        draw=draw,
-        points=None if points is None else lambda state: points(state.inner),
         clip=1.0,
         weights=None,
     )
@@ -115,9 +109,5 @@ def scored(
 def _scale(tree: PyTree, factors: Callable[[PyTree], list[float]]) -> PyTree:
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_rows)
     return jax.tree.unflatten(
-        structure, [_times(leaf, factor) for leaf, factor in zip(leaves, factors(tree), strict=True)]
+        structure, [times(leaf, jnp.float32(factor)) for leaf, factor in zip(leaves, factors(tree), strict=True)]
     )
-
-
-def _times(leaf: Any, factor: float) -> Any:
-    return Rows(leaf.index, leaf.values * factor, leaf.count) if is_rows(leaf) else leaf * jnp.float32(factor)
