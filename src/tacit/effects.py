@@ -106,7 +106,7 @@ def predictions(posterior: Posterior, new: Any) -> Effects:
     """
     model = _formula(posterior)
     columns = _encoded(model, new)
-    lines = [_told(model, columns, i) for i in range(_count(columns))]
+    lines = [_told(model, columns, i) for i in range(_lines(columns))]
     return _table(f"Expected {_wanted(model)}", lines, model, _each(posterior, lambda draw: model.mean(draw, columns)))
 
 
@@ -131,7 +131,7 @@ def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], ne
         facts = _column(model, name)
         if isinstance(values, str) or len(values) < 2:
             raise ValueError(f"The contrast of {name!r} is {values!r}. Give two values or more: [first, second].")
-        settings = [{**columns, name: _constant(facts, value, _count(columns))} for value in values]
+        settings = [{**columns, name: _constant(facts, value, _lines(columns))} for value in values]
         means = [_each(posterior, partial(_mean, model, one)) for one in settings]
         for value, mean in zip(values[1:], means[1:], strict=True):
             lines.append(f"{name}: {_plain(value)} - {_plain(values[0])}")
@@ -249,7 +249,7 @@ def _told(model: Formula, columns: Mapping[str, Any], i: int) -> str:
     return ", ".join(parts) or f"{i + 1}"
 
 
-def _count(columns: Mapping[str, Any]) -> int:
+def _lines(columns: Mapping[str, Any]) -> int:
     return len(next(iter(columns.values())))
 
 

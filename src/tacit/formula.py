@@ -186,7 +186,7 @@ class Formula:
 
         Privacy: as ``design``.
         """
-        return self._family.mean(self.linear(draw, columns), draw, self._count(columns))
+        return self._family.mean(self.linear(draw, columns), draw, self._upto(columns))
 
     def __call__(self, **columns: Any) -> None:
         """Run the NumPyro model; columns that the formula does not use are left alone, the response may be left out.
@@ -200,7 +200,7 @@ class Formula:
         predictor = self.linear(draw, columns)
         observed = self.outcome(columns) if columns.get(self.response) is not None else None
         with numpyro.plate("records", predictor.shape[0]):
-            numpyro.sample(self.response, self._family.observe(predictor, draw, self._count(columns)), obs=observed)
+            numpyro.sample(self.response, self._family.observe(predictor, draw, self._upto(columns)), obs=observed)
 
     @property
     def success(self) -> Any:
@@ -211,7 +211,7 @@ class Formula:
         levels = self._facts.levels or (0, 1)
         return levels[1 if self._success is None else self._success]
 
-    def _count(self, columns: Columns) -> Any:
+    def _upto(self, columns: Columns) -> Any:
         """Give what the family counts up to: trials of each record, or the number of levels."""
         if self._trials is None:
             return None if self._facts.levels is None else len(self._facts.levels)

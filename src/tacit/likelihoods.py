@@ -114,6 +114,7 @@ FAMILIES: dict[str, Family] = {
         lambda predictor, draw, _: dist.Normal(predictor, draw["sigma"]),
         lambda predictor, draw, _: predictor,
         _spread,
+        reach=3.0,
     ),
     "student": Family(
         "the centre is linear, with Student's errors of scale sigma and nu degrees of freedom",
@@ -123,6 +124,7 @@ FAMILIES: dict[str, Family] = {
         lambda predictor, draw, _: dist.StudentT(draw["nu"], predictor, draw["sigma"]),
         lambda predictor, draw, _: predictor,
         lambda column: {**_spread(column), "nu": dist.Gamma(2.0, 0.1)},
+        reach=3.0,
     ),
     "bernoulli": Family(
         "the log odds are linear",
