@@ -51,7 +51,7 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
             chance = draw["chance"]
             mean, variance = chance - 0.5, chance * (1 - chance)
             released = _Noisy(noisy["tilt"], noise["tilt"])
-            count = _count(of_count, mean, variance, released, _Noisy(noisy["count"], noise["count"]))
+            count = _how_many(of_count, mean, variance, released, _Noisy(noisy["count"], noise["count"]))
             tilt = _between(of_tilt, count * mean, count * variance, released, -count / 2, count / 2)
             return {"tilt": tilt, "count": count}
 
@@ -94,7 +94,7 @@ def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
             """Draw the total, then the counts, as of a total that is a Poisson variable: they are then independent."""
             of_total, of_counts = jax.random.split(key)
             chance, released = draw["chance"], _Noisy(noisy["count"], noise["count"])
-            total = _count(of_total, chance, chance, released, _Noisy(jnp.sum(noisy["count"]), jnp.float32(jnp.inf)))
+            total = _how_many(of_total, chance, chance, released, _Noisy(jnp.sum(noisy["count"]), jnp.float32(jnp.inf)))
             return {"count": _between(of_counts, total * chance, total * chance, released, 0.0, jnp.inf)}
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
@@ -494,7 +494,7 @@ class _Noisy(NamedTuple):
     std: Array
 
 
-def _count(key: Key, mean: Array, variance: Array, released: _Noisy, count: _Noisy) -> Array:
+def _how_many(key: Key, mean: Array, variance: Array, released: _Noisy, count: _Noisy) -> Array:
     """Draw the number n of records, if each adds ``mean`` and ``variance`` to what was released, given a noisy n."""
     weight = mean / (jnp.maximum(count.value, 1) * variance + released.std**2 + TINY)
     known = 1 / (count.std**2 + TINY)
