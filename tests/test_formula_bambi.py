@@ -55,14 +55,41 @@ def test_designs_are_those_of_bambi(name: str) -> None:
     assert not model.centre.any()  # so that the intercepts of both are at the same place
 
 
+def exact_spread(facts: dict[str, Any]) -> tuple[float, float]:
+    """Give mean and standard deviation of the groups' spread in the Gaussian model, by summing over a grid.
+
+    Given both standard deviations, coefficients and effects are integrated out in closed form.
+    """
+    design, groups = np.asarray(facts["design"]), np.asarray(facts["groups"]["1|h"])
+    columns, y = np.hstack([design, groups]), np.asarray(facts["frame"]["y"])
+    square, cross = columns.T @ columns, columns.T @ y
+    errors, spreads = np.linspace(0.5, 1.0, 40), np.linspace(0.02, 5, 300)
+    logs = np.empty((len(errors), len(spreads)))
+    for i, error in enumerate(errors):
+        for j, spread in enumerate(spreads):
+            scales = np.repeat([REFERENCE["common"], spread], [design.shape[1], groups.shape[1]])
+            precision = square / error**2 + np.diag(1 / scales**2)
+            misfit = y @ y / error**2 - cross @ np.linalg.solve(precision, cross) / error**4
+            volume = np.linalg.slogdet(precision)[1] + 2 * np.log(scales).sum() + 2 * len(y) * np.log(error)
+            logs[i, j] = -(volume + misfit + (error**2 + spread**2) / REFERENCE["spread"] ** 2) / 2
+    weights = np.exp(logs - logs.max()).sum(0)
+    weights /= weights.sum()
+    mean = float(weights @ spreads)
+    return mean, float(np.sqrt(weights @ (spreads - mean) ** 2))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCE["models"])
 def test_posteriors_are_those_of_bambi(name: str) -> None:
-    """Means within five Monte-Carlo errors, taken as standard deviation / sqrt(400): chains of 8000 and 4000 draws have
-    more independent ones than that. False alarms: fewer than 1e-5 over all numbers."""
+    """Means within five Monte-Carlo errors, taken as standard deviation / sqrt(400): both chains have more independent
+    draws than that. False alarms: fewer than 1e-4 over all numbers.
+
+    Standard deviations within 15%, but for spreads of groups: there Bambi's chains diverged (37 and 5 of 8000 draws),
+    and in the Gaussian model theirs is 0.336 where summing over a grid gives 0.288. Ours is compared with that.
+    """
     facts = REFERENCE["models"][name]
     model, records = same_priors(facts), encode(facts["frame"], SCHEMA)
-    chain = MCMC(NUTS(model), num_warmup=1000, num_samples=CHAIN, progress_bar=False)
+    chain = MCMC(NUTS(model, target_accept_prob=0.95), num_warmup=1000, num_samples=CHAIN, progress_bar=False)
     chain.run(jax.random.key(0), **{column: jnp.asarray(values) for column, values in records.items()})
     draws = {site: np.asarray(values) for site, values in chain.get_samples().items()}
     for group in model.groups:
@@ -73,6 +100,12 @@ def test_posteriors_are_those_of_bambi(name: str) -> None:
         ours = values.reshape(CHAIN, -1)
         error = np.asarray(theirs["std"]) / np.sqrt(400)
         assert np.all(np.abs(ours.mean(0) - theirs["mean"]) < ERRORS * error), site
-        assert np.all(np.abs(ours.std(0) / theirs["std"] - 1) < 0.15), site
+        if not site.endswith("_sigma"):
+            assert np.all(np.abs(ours.std(0) / theirs["std"] - 1) < 0.15), site
         compared += ours.shape[1]
     assert compared == sum(map(len, model.labels.values()))
+    if name == "groups":
+        mean, std = exact_spread(facts)
+        spread = draws["1|h_sigma"]
+        assert abs(spread.mean() - mean) < ERRORS * std / np.sqrt(400)
+        assert abs(spread.std() / std - 1) < 0.15

@@ -133,10 +133,13 @@ class Posterior:
         return {**self.__dict__, "_method": None}
 
     def __repr__(self) -> str:
-        lines = [f"{'':24}{'mean':>9}{'std':>9}{'5%':>9}{'95%':>9}"]
-        shown, count = [], sum(value[0].size for value in self.draws.values())
-        for label, *numbers in itertools.islice(self._each_row(), LINES):
-            shown.append(f"{label:23} " + "".join(f"{number:9.3f}" for number in numbers))
+        rows, count = (
+            list(itertools.islice(self._each_row(), LINES)),
+            sum(value[0].size for value in self.draws.values()),
+        )
+        width = max([24, *(len(label) + 1 for label, *_ in rows)])
+        lines = [f"{'':{width}}{'mean':>9}{'std':>9}{'5%':>9}{'95%':>9}"]
+        shown = [f"{label:{width}}" + "".join(f"{number:9.3f}" for number in numbers) for label, *numbers in rows]
         lines += shown + ([f"... and {count - LINES} more: see summary()"] if count > LINES else [])
         if self.certificate is None:
             lines.append("public records: no privacy was bought, no certificate")
