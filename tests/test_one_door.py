@@ -15,6 +15,7 @@ METHODS_MAY_IMPORT = {
     *(
         "tacit.types",
         "tacit.model",
+        "tacit.schema",  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
         *(f"tacit.methods.{name}" for name in ("conjugate", "gaussians", "networks", "running", "sites", "sparsity")),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),

@@ -119,6 +119,9 @@ class Method(NamedTuple):
     simulate
         ``simulate(key, records) -> (records, draw)``. Public: one draw from the prior, and the records with what the
         method models replaced by what that draw makes of them. Optional; rehearsals start from it.
+    synthesize
+        ``synthesize(draw, number, key) -> table``. Public: a dictionary of columns with so many made-up records, from
+        one draw. Optional.
     """
 
     init: Callable[[Key], State]
@@ -135,6 +138,7 @@ class Method(NamedTuple):
     needs: tuple[Need, ...] = ()
     log_likelihood: Callable[[dict[str, Array], Record], Array] | None = None
     simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
+    synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
         """Give one record's contribution; its own key is handed on where the method takes one.
