@@ -13,6 +13,7 @@ from tacit.methods.belief_net import belief_net
 from tacit.methods.conjugate import conjugate
 from tacit.methods.lda import lda
 from tacit.methods.logistic import logistic
+from tacit.methods.marginals import marginals
 from tacit.methods.natural import natural
 from tacit.methods.networks import network
 from tacit.methods.pbp import pbp
@@ -24,6 +25,7 @@ from tacit.posterior import Posterior
 from tacit.rehearse import Rehearsal, rehearse
 from tacit.schema import Schema
 from tacit.select import Selected, select
+from tacit.synthetic import choose_pairs, combine, mix
 from tacit.topics import documents
 from tacit.types import Method, Release, Rows
 from tacit.wall.data import PrivateData
@@ -51,6 +53,8 @@ __all__ = [
     "backprop",
     "belief_net",
     "calibrate",
+    "choose_pairs",
+    "combine",
     "conjugate",
     "documents",
     "dropout",
@@ -62,6 +66,8 @@ __all__ = [
     "fit_public",
     "lda",
     "logistic",
+    "marginals",
+    "mix",
     "natural",
     "network",
     "pbp",

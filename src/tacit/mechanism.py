@@ -60,6 +60,25 @@ class Budget:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
 
+    def split(self, *shares: float) -> tuple[Budget, ...]:
+        """Return budgets that together cost this one, if each is spent on releases of all records (rate 1).
+
+        For `ask`, `choose_pairs`, `marginals` and `natural` among others. What Gaussian releases cost adds up in
+        squares of their precision, so that the parts' epsilons add up to more than the whole.
+
+        Parameters
+        ----------
+        shares
+            The parts, summing to 1: ``budget.split(0.1, 0.9)``.
+
+        Privacy: public.
+        """
+        if not shares or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
+            raise ValueError(f"The shares are {shares}. Write positive parts that sum to 1: budget.split(0.1, 0.9).")
+        whole = accounting.noise_multiplier(self.epsilon, self.delta * (1 - RESERVE), 1.0, 1)
+        parts = [Mechanism(1.0, 1.0, whole * share**-0.5, 1).cost(self.delta * (1 - RESERVE)) for share in shares]
+        return tuple(Budget(part, self.delta, self.unit) for part in parts)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the budget as plain values for JSON.
 

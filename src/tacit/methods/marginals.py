@@ -6,7 +6,7 @@ Räisä, Jälkö, Kaski, Honkela (2023), Noise-aware statistical inference with 
     each record contributes its cell of every marginal: one release of all tables T, noise of variance v in every cell
     t = statistics sum a(x) and number n of records, from T by least squares; their noise V is independent
     t | theta ~ N(n mu, n Sigma + V)        mu, Sigma: mean and covariance of a(x), derivatives of log Z
-    theta_S ~ N(0, prior_std^2 / 4^(|S| - 1))       draws by Hamiltonian Monte Carlo, scaled by the curvature at the mode
+    theta_S ~ N(0, (prior_std / 2^(|S|-1))^2)       draws by Hamiltonian Monte Carlo, in units of the mode's curvature
     synthetic records: one column after another from p(x | a draw of theta)
 
 The model of maximum entropy with these marginals, so nothing is assumed of the records beyond them. The posterior knows
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -83,12 +83,8 @@ def marginals(
         To be handed to ``tacit.fit``; the posterior can ``synthesize``. Draws are named by columns: ``"age:sex"``.
     """
     check_positive(prior_std=prior_std)
-    columns = {name: _cut(column, (bins or {}).get(name)) for name, column in schema.columns.items()}
-    unknown = sorted(set(bins or {}) - set(columns))
-    asked = _maximal(itertools.combinations(columns, 2) if queries is None and len(columns) > 1 else queries or [], columns)
-    unknown += sorted({name for query in asked for name in query} - set(columns))
-    if unknown:
-        raise ValueError(f"The schema has no columns {unknown}. Those it has are {list(columns)}.")
+    columns = cut(schema, bins)
+    asked = maximal(itertools.combinations(columns, 2) if queries is None else queries, columns)
     sizes = {name: column.size for name, column in columns.items()}
     order, largest = elimination(asked, sizes)
     if largest > CELLS:
@@ -97,19 +93,21 @@ def marginals(
             "feasible. Ask for fewer pairs (tacit.choose_pairs finds which matter), or cut numbers into fewer bins."
         )
     layout = _Layout.of(asked, sizes)
+    length = len(layout.orders)
     prior = jnp.asarray(prior_std**-2 * 4.0 ** (layout.orders - 1), jnp.float32)
 
     def init(key: Key) -> MarginalsState:
         tables = start({":".join(query): jnp.zeros([sizes[name] for name in query]) for query in asked})
-        return MarginalsState(tables, jnp.zeros((KEPT, layout.length)))
+        return MarginalsState(tables, jnp.zeros((KEPT, length)))
 
     def contribute(state: MarginalsState, record: Record, key: Key) -> PyTree:
-        cells = {name: jax.nn.one_hot(column.code(record[name]), column.size) for name, column in columns.items()}
-        return {":".join(query): _product([cells[name] for name in query]) for query in asked}
+        return cells(columns, asked, record)
 
     def update(state: MarginalsState, release: Release, key: Key) -> MarginalsState:
         tables = blend(state.tables, release, evenly)
-        return MarginalsState(tables, _chain(tables, key))
+        # What subsets add to the spread of a sample, if not all records were asked.
+        sampling = (1 - release.rate) / release.rate / tables.step
+        return MarginalsState(tables, _chain(tables, 1 + sampling, key))
 
     def draw(state: MarginalsState, key: Key) -> dict[str, Array]:
         return layout.named(state.draws[jax.random.randint(key, (), 0, KEPT)])
@@ -119,7 +117,7 @@ def marginals(
 
     mean = jax.grad(log_normaliser)
 
-    def _chain(tables: Running, key: Key) -> Array:
+    def _chain(tables: Running, sampling: Array, key: Key) -> Array:
         """Draw from the posterior of theta, given the tables."""
         number, statistics, noise = layout.statistics(tables.statistics, tables.noise_std)
         number = jnp.maximum(number, 1.0)
@@ -128,22 +126,23 @@ def marginals(
             """Give the slope and the curvature at theta, with the precision of the statistics there."""
             mu, sigma = mean(theta), jax.jacfwd(mean)(theta)
             # An error in the number of records is one in all statistics, in proportion to mu.
-            spread = number * sigma + jnp.diag(noise[1:]) + noise[0] * jnp.outer(mu, mu)
-            factor = cho_factor(spread + jnp.eye(layout.length) * 1e-3, lower=True)
+            spread = number * sampling * sigma + jnp.diag(noise[1:]) + noise[0] * jnp.outer(mu, mu)
+            factor = cho_factor(spread + jnp.eye(length) * 1e-3, lower=True)
             along = number * sigma
             slope = along @ cho_solve(factor, statistics - number * mu) - prior * theta
             curvature = along @ cho_solve(factor, along) + jnp.diag(prior)
             return slope, (curvature + curvature.T) / 2, factor[0]
 
-        def climb(_: Array, theta: Array) -> Array:
-            slope, curvature, _ = believed(theta)
+        def climb(_: Array, found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            theta, _, _ = found
+            slope, curvature, root = believed(theta)
             change = cho_solve(cho_factor(curvature), slope)
-            return theta + change * jnp.minimum(1, 2 / (jnp.max(jnp.abs(change)) + 1e-30))
+            return theta + change * jnp.minimum(1, 2 / (jnp.max(jnp.abs(change)) + 1e-30)), curvature, root
 
-        mode = jax.lax.fori_loop(0, CLIMB, climb, jnp.zeros(layout.length))
-        _, curvature, root = believed(mode)
-        whiten = solve_triangular(root, jnp.eye(layout.length), lower=True)
-        axes = solve_triangular(jnp.linalg.cholesky(curvature), jnp.eye(layout.length), lower=True)
+        nothing = jnp.zeros(length), jnp.eye(length), jnp.eye(length)
+        mode, curvature, root = jax.lax.fori_loop(0, CLIMB, climb, nothing)
+        whiten = solve_triangular(root, jnp.eye(length), lower=True)
+        axes = solve_triangular(jnp.linalg.cholesky(curvature), jnp.eye(length), lower=True)
 
         def energy(z: Array) -> tuple[Array, Array]:
             """Give minus the log posterior at a place in units of the curvature, and its slope."""
@@ -153,7 +152,7 @@ def marginals(
             slope = prior * theta - number * differential(rest @ whiten)
             return (rest @ rest + theta @ (prior * theta)) / 2, axes @ slope
 
-        return mode + hamiltonian(energy, jnp.zeros(layout.length), key) @ axes
+        return mode + hamiltonian(energy, jnp.zeros(length), key) @ axes
 
     def synthesize(draw: dict[str, Array], number: int, key: Key) -> dict[str, Any]:
         codes = jax.jit(forward, static_argnums=1)(draw, number, key)
@@ -167,7 +166,11 @@ def marginals(
         _, conditionals = _eliminate(layout.potentials(layout.vector(draw)), order)
         codes: dict[str, Array] = {}
         for place, (given, name, table) in enumerate(reversed(conditionals)):
-            logits = table[tuple(codes[other] for other in given)] if given else jnp.broadcast_to(table, (number, table.size))
+            logits = (
+                table[tuple(codes[other] for other in given)]
+                if given
+                else jnp.broadcast_to(table, (number, table.size))
+            )
             codes[name] = jax.random.categorical(jax.random.fold_in(key, place), logits)
         return codes
 
@@ -190,7 +193,7 @@ def marginals(
     )
 
 
-def hamiltonian(energy: Any, z: Array, key: Key) -> Array:
+def hamiltonian(energy: Callable[[Array], tuple[Array, Array]], z: Array, key: Key) -> Array:
     """Draw from exp(-energy) by Hamiltonian Monte Carlo in coordinates of about unit scale; the step is tuned first."""
 
     def transition(carry: tuple[Array, Array, Array, Array], step: Array) -> tuple[Any, Array]:
@@ -219,8 +222,45 @@ def hamiltonian(energy: Any, z: Array, key: Key) -> Array:
 
     value, slope = energy(z)
     begun = (z, value, slope, jnp.float32(1.6 * len(z) ** -0.25))
-    warm, _ = jax.lax.scan(transition, begun, jnp.arange(WARM))
-    return jax.lax.scan(transition, warm, WARM + jnp.arange(KEPT))[1]
+    return jax.lax.scan(transition, begun, jnp.arange(WARM + KEPT))[1][WARM:]
+
+
+def cut(schema: Schema, bins: Mapping[str, int | Sequence[float]] | None = None) -> dict[str, Cut]:
+    """Give every column of a schema as codes.
+
+    Privacy: public.
+    """
+    _known(bins or {}, schema.columns)
+    return {name: _cut(column, (bins or {}).get(name)) for name, column in schema.columns.items()}
+
+
+def maximal(queries: Iterable[Sequence[str]], columns: Mapping[str, Cut]) -> list[Names]:
+    """Give marginals in the order of the schema, without those that others hold; every column is in one.
+
+    Privacy: public.
+    """
+    place = {name: number for number, name in enumerate(columns)}
+    sets = {frozenset([query] if isinstance(query, str) else query) for query in queries}
+    _known(frozenset().union(*sets), columns)
+    sets |= {frozenset([name]) for name in columns}
+    kept = [one for one in sets if one and not any(one < other for other in sets)]
+    ordered = [tuple(sorted(one, key=place.__getitem__)) for one in kept]
+    return sorted(ordered, key=lambda query: [place[name] for name in query])
+
+
+def cells(columns: Mapping[str, Cut], queries: Sequence[Names], record: Record) -> dict[str, Array]:
+    """Give a record's tables: 1 in its cell of every marginal, 0 elsewhere.
+
+    Privacy: of one record, for the wall.
+    """
+    ones = {name: jax.nn.one_hot(column.code(record[name]), column.size) for name, column in columns.items()}
+    tables = {}
+    for query in queries:
+        table = jnp.ones(())
+        for name in query:
+            table = table[..., None] * ones[name]
+        tables[":".join(query)] = table
+    return tables
 
 
 def elimination(queries: Sequence[Names], sizes: Mapping[str, int]) -> tuple[Names, int]:
@@ -244,7 +284,7 @@ def elimination(queries: Sequence[Names], sizes: Mapping[str, int]) -> tuple[Nam
     return tuple(order), largest
 
 
-class _Cut(NamedTuple):
+class Cut(NamedTuple):
     """A column whose values are codes 0, 1, ...: levels, or bins of numbers between edges."""
 
     size: int
@@ -273,16 +313,16 @@ class _Cut(NamedTuple):
         return np.floor(first[codes] + share * (first[codes + 1] - first[codes])).astype(np.int64)
 
 
-def _cut(column: Column, bins: int | Sequence[float] | None) -> _Cut:
+def _cut(column: Column, bins: int | Sequence[float] | None) -> Cut:
     if column.shape:
         raise ValueError(
-            f"Column {column.name!r} holds arrays of the shape {column.shape}. Marginals are of numbers and categories: "
-            "give every entry a column of its own."
+            f"Column {column.name!r} holds arrays of the shape {column.shape}. Marginals are of numbers and "
+            "categories: give every entry a column of its own."
         )
     if column.levels is not None:
         if bins is not None:
             raise ValueError(f"Column {column.name!r} has levels and needs no bins. Leave them out.")
-        return _Cut(len(column.levels), levels=column.levels)
+        return Cut(len(column.levels), levels=column.levels)
     low, high = float(column.low or 0), float(column.high or 0)
     whole = column.kind == "integer"
     if bins is None:
@@ -298,19 +338,13 @@ def _cut(column: Column, bins: int | Sequence[float] | None) -> _Cut:
             f"Column {column.name!r} has the bins {bins!r}. Write a number of at least 2 (and for whole numbers of at "
             f"most as many as there are), or rising edges between its bounds {low:g} and {high:g}."
         )
-    return _Cut(len(edges) - 1, edges, whole=whole)
+    return Cut(len(edges) - 1, edges, whole=whole)
 
 
-def _maximal(queries: Any, columns: Mapping[str, Any]) -> list[Names]:
-    """Give the marginals, columns in the order of the schema, without those that others hold; every column is in one."""
-    place = {name: number for number, name in enumerate(columns)}
-    sets = {frozenset([query] if isinstance(query, str) else query) for query in queries}
-    sets |= {frozenset([name]) for name in columns}
-    kept = [one for one in sets if one and not any(one < other for other in sets)]
-    return sorted(
-        (tuple(sorted(one, key=lambda name: place.get(name, -1))) for one in kept),
-        key=lambda query: tuple(place.get(name, -1) for name in query),
-    )
+def _known(names: Iterable[str], columns: Mapping[str, Any]) -> None:
+    unknown = sorted(set(names) - set(columns))
+    if unknown:
+        raise ValueError(f"The schema has no columns {unknown}. Those it has are {list(columns)}.")
 
 
 def _contrasts(size: int) -> Any:
@@ -323,68 +357,58 @@ def _contrasts(size: int) -> Any:
 
 
 class _Layout(NamedTuple):
-    """Where each set of columns has its parameters in one vector, and the basis of every marginal's table.
+    """Where each set of columns has its parameters in one vector, and each marginal its cells in one vector.
 
-    A table's basis has a column for each parameter of each set within the marginal: contrasts of the set's columns,
-    the same for all levels of the others. ``index`` says which parameters, ``summed`` over how many cells of others,
-    and ``own`` whether this is the first marginal with that set, in whose table its effects stand.
+    The basis is a matrix, cells times parameters: in a marginal's cells stand, for each set of columns within it,
+    contrasts of these, the same for all levels of the others. ``own`` is the same with zeros in all marginals but the
+    first that holds a set, so that effects are counted once. ``summed`` says, in the places of ``basis`` by marginal
+    and parameter, over how many cells of other columns contrasts are summed: 0 where a marginal does not hold the set.
     """
 
-    queries: tuple[Names, ...]
-    sizes: dict[str, int]
-    sets: tuple[Names, ...]
+    shapes: dict[Names, tuple[int, ...]]
     places: dict[Names, Any]
-    bases: tuple[Any, ...]
-    index: tuple[Any, ...]
-    summed: tuple[Any, ...]
-    own: tuple[Any, ...]
     orders: Any
+    queries: dict[Names, tuple[int, ...]]
+    cells: dict[Names, Any]
+    basis: Any
+    own: Any
+    summed: Any
 
     @classmethod
-    def of(cls, queries: Sequence[Names], sizes: dict[str, int]) -> _Layout:
-        within = {query: [one for n in range(len(query)) for one in itertools.combinations(query, n + 1)] for query in queries}
-        sets = sorted(dict.fromkeys(one for query in queries for one in within[query]), key=len)
-        lengths = [math.prod(sizes[name] - 1 for name in one) for one in sets]
-        starts = np.cumsum([0, *lengths])
-        places = {one: np.arange(first, last) for one, (first, last) in zip(sets, itertools.pairwise(starts), strict=True)}
-        bases, index, summed, own = [], [], [], []
-        left = set(sets)
-        for query in queries:
-            parts = []
-            for one in within[query]:
-                part = np.ones((1, 1))
+    def of(cls, queries: Sequence[Names], sizes: Mapping[str, int]) -> _Layout:
+        sets = sorted(dict.fromkeys(one for query in queries for one in _within(query)), key=len)
+        shapes = {one: tuple(sizes[name] - 1 for name in one) for one in sets}
+        places = _ranges(shapes)
+        orders = np.concatenate([np.full(len(places[one]), len(one)) for one in sets])
+        asked = {query: tuple(sizes[name] for name in query) for query in queries}
+        where = _ranges(asked)
+        basis = np.zeros((sum(map(len, where.values())), len(orders)), np.float32)
+        own, summed = basis.copy(), np.zeros((len(queries), len(orders)), np.float32)
+        seen: set[Names] = set()
+        for line, query in enumerate(queries):
+            for one in _within(query):
+                block = np.ones((1, 1))
                 for name in query:
-                    part = np.kron(part, _contrasts(sizes[name]) if name in one else np.ones((sizes[name], 1)))
-                parts.append(part)
-            counts = [part.shape[1] for part in parts]
-            bases.append(np.concatenate(parts, 1).astype(np.float32))
-            index.append(np.concatenate([places[one] for one in within[query]]))
-            others = [math.prod(sizes[name] for name in query if name not in one) for one in within[query]]
-            summed.append(np.repeat(np.asarray(others, np.float32), counts))
-            own.append(np.repeat(np.asarray([one in left for one in within[query]], np.float32), counts))
-            left -= set(within[query])
-        orders = np.repeat([len(one) for one in sets], lengths)
-        given = (bases, index, summed, own)
-        return cls(tuple(queries), sizes, tuple(sets), places, *map(tuple, given), orders)
-
-    @property
-    def length(self) -> int:
-        return len(self.orders)
+                    block = np.kron(block, _contrasts(sizes[name]) if name in one else np.ones((sizes[name], 1)))
+                basis[np.ix_(where[query], places[one])] = block
+                own[np.ix_(where[query], places[one])] = block if one not in seen else 0
+                summed[line, places[one]] = math.prod(sizes[name] for name in query if name not in one)
+                seen.add(one)
+        return cls(shapes, places, orders, asked, where, basis, own, summed)
 
     def named(self, vector: Array) -> dict[str, Array]:
-        return {
-            ":".join(one): vector[place].reshape([self.sizes[name] - 1 for name in one])
-            for one, place in self.places.items()
-        }
+        return {":".join(one): vector[place].reshape(self.shapes[one]) for one, place in self.places.items()}
 
     def vector(self, named: Mapping[str, Array]) -> Array:
-        return jnp.concatenate([jnp.ravel(named[":".join(one)]) for one in self.sets])
+        return jnp.concatenate([jnp.ravel(named[":".join(one)]) for one in self.shapes])
 
     def potentials(self, vector: Array) -> list[tuple[Names, Array]]:
         """Give the log potentials of every marginal's table."""
-        tables = [basis @ (vector[index] * own) for basis, index, own in zip(self.bases, self.index, self.own, strict=True)]
-        shapes = [[self.sizes[name] for name in query] for query in self.queries]
-        return [(query, t.reshape(shape)) for query, t, shape in zip(self.queries, tables, shapes, strict=True)]
+        whole = self.own @ vector
+        return [
+            (query, whole[self.cells[query][0] : self.cells[query][-1] + 1].reshape(shape))
+            for query, shape in self.queries.items()
+        ]
 
     def statistics(self, tables: Mapping[str, Array], noise_std: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         """Give the number of records and the sums of contrasts by least squares, and the variances of their noise.
@@ -392,21 +416,32 @@ class _Layout(NamedTuple):
         The basis is orthogonal, so that its noise is independent: contrasts of some columns, summed over the others,
         are known from each table that holds them, the better the fewer cells it sums over.
         """
-        weighted, weights = jnp.zeros(1 + self.length), jnp.zeros(1 + self.length)
-        for query, basis, index, summed in zip(self.queries, self.bases, self.index, self.summed, strict=True):
-            cells, name = jnp.ravel(tables[":".join(query)]), ":".join(query)
-            places = np.concatenate([[0], 1 + index])
-            sums = jnp.concatenate([jnp.sum(cells)[None], cells @ basis])
-            # Without any noise (in tests) all tables agree.
-            weight = 1 / (np.concatenate([[cells.size], summed]) * jnp.maximum(jnp.square(noise_std[name]), 1e-6))
-            weighted, weights = weighted.at[places].add(weight * sums), weights.at[places].add(weight)
-        return weighted[0] / weights[0], weighted[1:] / weights[1:], 1 / weights
+        names = [":".join(query) for query in self.queries]
+        # Without any noise (in tests) all tables agree.
+        variance = jnp.maximum(jnp.stack([noise_std[name] for name in names]) ** 2, 1e-6)
+        cells = np.array([len(cells) for cells in self.cells.values()])
+        weight = 1 / (variance * cells)
+        total = jnp.stack([jnp.sum(tables[name]) for name in names])
+        weights = jnp.where(self.summed > 0, 1 / (variance[:, None] * np.maximum(self.summed, 1)), 0)
+        each = jnp.repeat(weights, cells, axis=0, total_repeat_length=cells.sum())
+        sums = jnp.concatenate([jnp.ravel(tables[name]) for name in names]) @ (self.basis * each)
+        noise = jnp.append(1 / jnp.sum(weight), 1 / jnp.sum(weights, 0))
+        return weight @ total / jnp.sum(weight), sums * noise[1:], noise
 
 
-def _eliminate(
-    factors: Sequence[tuple[Names, Array]], order: Names
-) -> tuple[Array, list[tuple[Names, str, Array]]]:
-    """Sum over all columns, one after another; also give each column's table by the columns that it was summed given."""
+def _ranges(shapes: Mapping[Names, tuple[int, ...]]) -> dict[Names, Any]:
+    """Lay out arrays of these shapes in one vector: the places of each."""
+    starts = np.cumsum([0, *(math.prod(shape) for shape in shapes.values())])
+    return {one: np.arange(*ends) for one, ends in zip(shapes, itertools.pairwise(starts), strict=True)}
+
+
+def _within(query: Names) -> list[Names]:
+    """Give all sets of columns of a marginal but the empty one."""
+    return [one for number in range(len(query)) for one in itertools.combinations(query, number + 1)]
+
+
+def _eliminate(factors: Sequence[tuple[Names, Array]], order: Names) -> tuple[Array, list[tuple[Names, str, Array]]]:
+    """Sum over all columns, one after another; also give each column's table, by the columns that it depends on."""
     left = list(factors)
     conditionals = []
     total = jnp.float32(0)
@@ -430,11 +465,3 @@ def _spread(factor: tuple[Names, Array], names: Names) -> Array:
     own, table = factor
     axes = [own.index(name) for name in names if name in own]
     return jnp.transpose(table, axes).reshape([table.shape[own.index(name)] if name in own else 1 for name in names])
-
-
-def _product(cells: Sequence[Array]) -> Array:
-    """Give the table with 1 in a record's cell and 0 elsewhere."""
-    table = cells[0]
-    for cell in cells[1:]:
-        table = table[..., None] * cell
-    return table
