@@ -35,6 +35,7 @@ def choose_pairs(
     *,
     keep: Iterable[Sequence[str]] = (),
     bins: Mapping[str, int | Sequence[float]] | None = None,
+    number: int | None = None,
     cells: int = CELLS,
     simulate: int | None = None,
 ) -> Chosen:
@@ -56,6 +57,8 @@ def choose_pairs(
         Marginals that are wanted in any case: those of the planned analysis, a public choice.
     bins
         As in ``tacit.marginals``.
+    number
+        How many pairs to choose at most beside those; by default as many as there are columns. Each costs noise in all.
     cells
         The largest table that exact computations may need.
     simulate
@@ -87,9 +90,10 @@ def choose_pairs(
         pair: _dependence(np.asarray(answer.value[":".join(pair)]), float(np.max(answer.noise_std[":".join(pair)])))
         for pair in pairs
     }
+    most = len(chosen) + (len(columns) if number is None else number)
     for pair in sorted(pairs, key=lambda pair: -strength[pair]):
         held = any(set(pair) <= set(query) for query in chosen)
-        if held or strength[pair] <= 0:
+        if held or strength[pair] <= 0 or len(chosen) == most:
             continue
         if method.elimination(method.maximal([*chosen, pair], columns), sizes)[1] <= cells:
             chosen.append(pair)
