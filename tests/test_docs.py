@@ -5,6 +5,7 @@ The fits draw secret noise, so no number is compared: nothing here can fail by c
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import runpy
 from collections.abc import Iterator
@@ -52,7 +53,11 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize(
     "page",
     [
-        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/networks.md", "docs/sep.md"),
+        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/networks.md", "docs/sep.md", "docs/synthetic.md"),
+        pytest.param(
+            "docs/estimators.md",
+            marks=pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="scikit-learn is missing"),
+        ),
         pytest.param("docs/rehearse.md", marks=pytest.mark.slow),
         pytest.param("docs/from-d3p.md", marks=pytest.mark.slow),
     ],

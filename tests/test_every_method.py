@@ -104,6 +104,14 @@ def documents(count: int = COUNT) -> dict[str, np.ndarray]:
     return {"word": word, "count": generator.integers(1, 4, word.shape).astype(np.float32)}
 
 
+FACTS = tacit.Schema({"x": {"low": -2, "high": 2, "kind": "real"}, "y": {"levels": [0, 1]}})
+
+
+def facts(count: int = COUNT) -> dict[str, np.ndarray]:
+    made = records(True, count)
+    return {"x": np.clip(made["x"][:, 0], -2, 2), "y": made["y"]}
+
+
 def numbers(name: str) -> str:
     """Name the column of a row's records that holds real numbers."""
     return "x" if "x" in TABLE[name].records else "count"
@@ -144,6 +152,9 @@ TABLE = {
     ),
     "lda, two topics": Row(lambda: counted(lambda placeholder: lda(2, 6)), documents()),
     "logistic, three columns": Row(lambda: counted(tacit.logistic(bound=3.0)), records(True)),
+    "marginals, of one number and one category": Row(
+        lambda: counted(lambda placeholder: tacit.marginals(FACTS, prior_std=1.0)), facts()
+    ),
     "natural, logistic regression": Row(
         lambda: counted(tacit.natural(size=COUNT, prior_std=1.0, steps=STEPS)), records(True)
     ),

@@ -34,7 +34,7 @@ def choose_pairs(
     budget: Budget,
     *,
     keep: Iterable[Sequence[str]] = (),
-    bins: Mapping[str, int | Sequence[float]] | None = None,
+    bins: Mapping[str, int | Sequence[float | int]] | None = None,
     number: int | None = None,
     cells: int = CELLS,
     simulate: int | None = None,

@@ -39,7 +39,7 @@ BINS = 8
 """Numbers are cut into so many bins by default."""
 CELLS = 1 << 16
 """The largest table that exact computations may need."""
-CLIMB, WARM, KEPT, LEAPS = 25, 300, 1000, 8
+CLIMB, WARM, KEPT, LEAPS = 20, 200, 500, 8
 """Newton steps to the mode; transitions of the chain before draws are kept, draws kept, steps of each transition."""
 
 Names = tuple[str, ...]
@@ -56,7 +56,7 @@ def marginals(
     schema: Schema,
     queries: Sequence[Sequence[str]] | None = None,
     *,
-    bins: Mapping[str, int | Sequence[float]] | None = None,
+    bins: Mapping[str, int | Sequence[float | int]] | None = None,
     prior_std: float = 3.0,
 ) -> Method:
     """Fit a model of whole records to noisy marginal tables, for synthetic data whose analyses know of the noise.
@@ -225,7 +225,7 @@ def hamiltonian(energy: Callable[[Array], tuple[Array, Array]], z: Array, key: K
     return jax.lax.scan(transition, begun, jnp.arange(WARM + KEPT))[1][WARM:]
 
 
-def cut(schema: Schema, bins: Mapping[str, int | Sequence[float]] | None = None) -> dict[str, Cut]:
+def cut(schema: Schema, bins: Mapping[str, int | Sequence[float | int]] | None = None) -> dict[str, Cut]:
     """Give every column of a schema as codes.
 
     Privacy: public.
@@ -313,7 +313,7 @@ class Cut(NamedTuple):
         return np.floor(first[codes] + share * (first[codes + 1] - first[codes])).astype(np.int64)
 
 
-def _cut(column: Column, bins: int | Sequence[float] | None) -> Cut:
+def _cut(column: Column, bins: int | Sequence[float | int] | None) -> Cut:
     if column.shape:
         raise ValueError(
             f"Column {column.name!r} holds arrays of the shape {column.shape}. Marginals are of numbers and "
