@@ -120,7 +120,9 @@ def test_topics_in_scikit_learns_shape() -> None:
     np.testing.assert_allclose(model.transform(matrix).sum(1), 1, rtol=1e-5)
     assert model.score(matrix) == pytest.approx(-np.log(model.perplexity(matrix)))
     assert list(model.get_feature_names_out()) == ["topic0", "topic1", "topic2"]
-    assert make_pipeline(clone(model)).fit(matrix).transform(matrix).shape == (40, 3)
+    assert clone(model).get_params() == model.get_params()
+    with pytest.raises(ValueError, match="25 features"):
+        model.transform(matrix[:, :5])
 
 
 @pytest.mark.parametrize("loop", ["cross_val_score", "GridSearchCV"])
@@ -143,11 +145,11 @@ def test_a_capped_ledger_pays_for_a_loop_until_it_is_used_up(labelled: Any, tmp_
     with pytest.raises(RuntimeError, match=r"spend epsilon 0\.5 again"):  # a ledger without a cap limits nothing
         cross_val_score(model, X, y, cv=2, error_score="raise")
     capped = tmp_path / "capped.jsonl"
-    tacit.Ledger(capped, cap=tacit.Budget(1.5, 1e-6))
+    tacit.Ledger(capped, cap=tacit.Budget(1.0, 1e-6))  # two fits cost 0.89 by its rule, three 1.12
     model.set_params(ledger=str(capped))
     assert len(cross_val_score(model, X, y, cv=2, error_score="raise")) == 2
     with pytest.raises(tacit.BudgetExceeded):
-        cross_val_score(model, X, y, cv=3, error_score="raise")
+        cross_val_score(model, X, y, cv=2, error_score="raise")
 
 
 def test_a_ledger_that_clone_would_copy_is_refused(labelled: Any) -> None:
@@ -167,9 +169,8 @@ def test_a_ledger_that_clone_would_copy_is_refused(labelled: Any) -> None:
     ],
 )
 def test_what_is_not_declared_is_asked_for(changes: dict[str, Any], message: str, labelled: Any) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message):
         logistic(**changes).fit(*labelled)
-    assert "yes" not in str(caught.value) or changes.get("classes") is None
 
 
 @pytest.mark.parametrize("kind", ["text", "complex", "line", "object"])

@@ -313,6 +313,11 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
     private = jax.vmap(method.draw, (None, 0))(end, jax.random.split(jax.random.fold_in(KEY, STEPS), 1000))
     public = fit_public(TABLE[name].make(), TABLE[name].records, steps=STEPS, key=KEY)
     for site, draws in public.draws.items():
+        if name.startswith("marginals,"):
+            # A chain's accepted moves turn on the last bits. Of means of 500 draws, most of them independent, a quarter
+            # of a standard deviation is about four standard errors, in 15 numbers: a false alarm in 1000.
+            assert (np.abs(private[site].mean(0) - draws.mean(0)) < 0.25 * draws.std(0)).all()
+            continue
         np.testing.assert_allclose(private[site], draws, rtol=2e-3, atol=2e-3)
         assert name.startswith("sgd,") or np.abs(draws - draws.mean(0)).max() > 0.05  # sgd finds one point
 
@@ -373,7 +378,9 @@ def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Calla
         order = generator.permutation(step.chunk)
         moved = {column: values[order] for column, values in others.items()}
         assert np.array_equal(program(state, {wild: x[order], **moved}, KEY), rows[order])
-        alone = program(state, {wild: np.where(np.arange(step.chunk)[:, None] == 5, x, 0), **others}, KEY)
+        alone = program(
+            state, {wild: np.where((np.arange(step.chunk) == 5).reshape(-1, *[1] * (x.ndim - 1)), x, 0), **others}, KEY
+        )
         assert np.array_equal(alone[5], rows[5])
 
 
