@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -190,31 +189,80 @@ def test_errors_quote_no_record(kind: str) -> None:
         error = error.__context__
 
 
+CHECKED = {"epsilon": 10.0, "delta": 0.1, "simulate": 1, "random_state": 0}
+ESTIMATORS = {
+    "logistic": PrivateLogisticRegression(bounds=(-5, 5), size=100, steps=5, **CHECKED),
+    "linear": PrivateLinearRegression(bounds=(-5, 5), target_bounds=(-5, 5), size=100, steps=5, **CHECKED),
+    "mixture": PrivateMixture(2, bounds=(-5, 5), steps=3, **CHECKED),
+    "topics": PrivateTopics(2, steps=2, rate=1.0, width=8, **CHECKED),
+}
 DECLARED = "classes are declared, not learned from y: learned ones would reveal it"
 EXPECTED: dict[str, dict[str, str]] = {
-    "logistic": {},
+    "logistic": dict.fromkeys(
+        (
+            "check_classifier_data_not_an_array",
+            "check_classifiers_classes",
+            "check_estimators_dtypes",
+            "check_fit2d_1feature",
+        ),
+        DECLARED,
+    ),
     "linear": {},
     "mixture": {},
     "topics": {},
 }
 """Checks of scikit-learn that contradict privacy, with the reason."""
-ESTIMATORS = {
-    "logistic": PrivateLogisticRegression(bounds=(-5, 5), size=100, epsilon=100.0, steps=5, simulate=1, random_state=0),
-    "linear": PrivateLinearRegression(
-        bounds=(-5, 5), target_bounds=(-5, 5), size=100, epsilon=100.0, steps=5, simulate=1, random_state=0
-    ),
-    "mixture": PrivateMixture(2, bounds=(-5, 5), epsilon=100.0, steps=3, simulate=1, random_state=0),
-    "topics": PrivateTopics(2, epsilon=100.0, steps=2, rate=1.0, width=8, simulate=1, random_state=0),
-}
+
+
+def stand_in(self: Any, method: Any, records: dict[str, Any], **settings: Any) -> tacit.Posterior:
+    """Stand in for a private fit, which takes seconds: ridge regression, parts of the records, words' counts."""
+    self._refuse_loops()
+    self.certificate_ = None
+    if "word" in records:
+        topics = 1.0 + np.zeros((self.n_components, self.n_features_in_))
+        for word, count in zip(records["word"].ravel(), records["count"].ravel(), strict=True):
+            if count:
+                topics[word % self.n_components, word] += count
+        self.posterior_ = tacit.Posterior({}, None, points={"concentration": topics})
+        return self.posterior_
+    x = np.asarray(records["x"], float)
+    if "y" in records:
+        y = np.asarray(records["y"], float)
+        square = x.T @ x + 1e-2 * np.eye(x.shape[1])
+        if records["y"].dtype.kind == "i":
+            w = 4 * np.linalg.solve(square, x.T @ (y - 0.5))
+        else:
+            w = np.linalg.solve(square, x.T @ y)
+        draws = {"w": np.tile(w, (50, 1)), "noise": np.full(50, 0.1)}
+    else:
+        parts = np.array_split(x[np.argsort(x[:, 0], kind="stable")], self.n_components)
+        means = np.stack([part.mean(0) if len(part) else np.zeros(x.shape[1]) for part in parts])
+        draws = {
+            "weight": np.full((50, self.n_components), 1 / self.n_components),
+            "mean": np.tile(means, (50, 1, 1)),
+            "covariance": np.tile(np.eye(x.shape[1]), (50, self.n_components, 1, 1)),
+        }
+    self.posterior_ = tacit.Posterior(draws, None)
+    return self.posterior_
+
+
+def failures(name: str) -> dict[str, str]:
+    """Run scikit-learn's checks; give those that failed and were not expected to."""
+    results = check_estimator(ESTIMATORS[name], expected_failed_checks=EXPECTED[name], on_fail=None, on_skip=None)
+    assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED[name])
+    assert sum(r["status"] == "passed" for r in results) > 30
+    return {r["check_name"]: repr(r["exception"]) for r in results if r["status"] == "failed"}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_checks_with_a_stand_in_for_the_fit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.estimators._Private._spend", stand_in)
+    assert failures(name) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.filterwarnings("ignore")
-def test_scikit_learns_checks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "SCIPY_ARRAY_API", "0")
-    results = check_estimator(ESTIMATORS[name], expected_failed_checks=EXPECTED[name], on_fail=None, on_skip=None)
-    failed = {r["check_name"]: repr(r["exception"])[:300] for r in results if r["status"] == "failed"}
-    assert failed == {}
-    assert {r["check_name"] for r in results if r["status"] == "xfail"} == set(EXPECTED[name])
-    assert sum(r["status"] == "passed" for r in results) > 30
+def test_scikit_learns_checks(name: str) -> None:
+    assert failures(name) == {}

@@ -124,8 +124,6 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         # Noise is drawn from the operating system, whatever the seed.
         tags.non_deterministic = self.simulate is None
-        tags.classifier_tags = tags.classifier_tags and _but(tags.classifier_tags, multi_class=False, poor_score=True)
-        tags.regressor_tags = tags.regressor_tags and _but(tags.regressor_tags, poor_score=True)
         return tags
 
 
@@ -236,8 +234,9 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
         positive = y == labels[1]
         if not np.all(positive | (y == labels[0])):
             raise ValueError(
-                f"y has a label that is none of the declared classes {list(labels)}, or is of unknown label type (it "
-                "is private and not shown). Labels found in the records would reveal them; declare classes=(...)."
+                "Only binary classification is supported. y has a label, or a continuous value, that is none of the "
+                f"declared classes {labels.tolist()} (it is private and not shown). Labels found in the records would "
+                "reveal them; declare classes=(...)."
             )
         self._regress("bernoulli", X, positive.astype(np.int32))
         self.classes_ = labels
@@ -266,6 +265,15 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
         Privacy: post-processing.
         """
         return _central(expit(self._predictor(X)), level, 1)
+
+    def __sklearn_tags__(self) -> Any:
+        """Describe the estimator to scikit-learn.
+
+        Privacy: public.
+        """
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
 
 
 class PrivateLinearRegression(RegressorMixin, _Regression):  # type: ignore[misc]
@@ -522,7 +530,8 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
 
         Privacy: the answer is as private as the documents given.
         """
-        return proportions(self._known(), self._whole(X), alpha=self.doc_topic_prior)
+        shares = proportions(self._known(), self._whole(X), alpha=self.doc_topic_prior)
+        return shares.astype(X.dtype if getattr(X, "dtype", None) in (np.float32, np.float64) else np.float64)
 
     def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
         """Fit, and give the topics' shares in each of the same documents.
@@ -619,9 +628,3 @@ def _quietly(function: Callable[[], Any]) -> Any:
         return function()
     except Exception:
         return None
-
-
-def _but(tags: Any, **changes: Any) -> Any:
-    for name, value in changes.items():
-        setattr(tags, name, value)
-    return tags
