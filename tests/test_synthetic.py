@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import tacit
-from tacit import synthetic
+from tacit import accounting, synthetic
 from tacit.methods import marginals as module
 
 KEY = jax.random.key(0)
@@ -57,7 +57,7 @@ def test_noise_alone_is_not_taken_for_dependence() -> None:
 def test_parts_of_a_budget_cost_the_whole_by_the_ledger(shares: tuple[float, ...]) -> None:
     budget = tacit.Budget(1.0, 1e-6)
     looks = [tacit.calibrate(part, rate=1.0, steps=1, clip=1.0) for part in budget.split(*shares)]
-    spent = tacit.accounting.spent([(1.0, look.noise_multiplier, 1) for look in looks], budget.delta * (1 - 2.0**-20))
+    spent = accounting.spent([(1.0, look.noise_multiplier, 1) for look in looks], budget.delta * (1 - 2.0**-20))
     assert 0.99 < spent <= 1.0
     precision = np.array([look.noise_multiplier**-2 for look in looks])
     np.testing.assert_allclose(precision / precision.sum(), shares, rtol=1e-3)

@@ -181,6 +181,13 @@ def test_errors_say_what_to_write(queries: Any, bins: Any, message: str) -> None
         tacit.marginals(SCHEMA, queries, bins=bins)
 
 
+def test_levels_of_several_types_come_back_as_they_are() -> None:
+    schema = tacit.Schema({"a": {"levels": ["one", 2]}, "b": {"levels": [1]}})
+    assert module.cut(schema)["a"].decoded(np.array([0, 1]), KEY).tolist() == ["one", 2]
+    with pytest.raises(ValueError, match="colon"):
+        tacit.marginals(tacit.Schema({"a:b": {"levels": [0, 1]}}))
+
+
 def test_arrays_are_refused() -> None:
     with pytest.raises(ValueError, match="a column of its own"):
         tacit.marginals(tacit.Schema({"x": {"low": 0, "high": 1, "shape": [3]}}))

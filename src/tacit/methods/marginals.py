@@ -37,8 +37,8 @@ from tacit.types import Array, Key, Method, Need, PyTree, Record, Release
 
 BINS = 8
 """Numbers are cut into so many bins by default."""
-CELLS = 1 << 16
-"""The largest table that exact computations may need."""
+CELLS, NUMBERS = 1 << 16, 1 << 26
+"""The largest table that exact computations may need, and the largest with derivatives by all parameters."""
 CLIMB, WARM, KEPT, LEAPS = 20, 200, 500, 8
 """Newton steps to the mode; transitions of the chain before draws are kept, draws kept, steps of each transition."""
 
@@ -87,13 +87,15 @@ def marginals(
     asked = maximal(itertools.combinations(columns, 2) if queries is None else queries, columns)
     sizes = {name: column.size for name, column in columns.items()}
     order, largest = elimination(asked, sizes)
-    if largest > CELLS:
+    sets = {one for query in asked for one in _within(query)}
+    length = sum(math.prod(sizes[name] - 1 for name in one) for one in sets)
+    if largest > CELLS or largest * length > NUMBERS:
         raise ValueError(
-            f"Exact computations with these {len(asked)} marginals need a table of {largest} cells, and {CELLS} are "
-            "feasible. Ask for fewer pairs (tacit.choose_pairs finds which matter), or cut numbers into fewer bins."
+            f"Exact computations with these {len(asked)} marginals need a table of {largest} cells for {length} "
+            f"parameters; {CELLS} cells are feasible, and {NUMBERS} for cells times parameters. Ask for fewer pairs "
+            "(tacit.choose_pairs finds which matter), or cut numbers into fewer bins."
         )
     layout = _Layout.of(asked, sizes)
-    length = len(layout.orders)
     prior = jnp.asarray(prior_std**-2 * 4.0 ** (layout.orders - 1), jnp.float32)
 
     def init(key: Key) -> MarginalsState:
@@ -231,6 +233,11 @@ def cut(schema: Schema, bins: Mapping[str, int | Sequence[float | int]] | None =
     Privacy: public.
     """
     _known(bins or {}, schema.columns)
+    odd = [name for name in schema.columns if ":" in name]
+    if odd:
+        raise ValueError(
+            f"The columns {odd} have a colon in their names, which joins those of a marginal. Rename them."
+        )
     return {name: _cut(column, (bins or {}).get(name)) for name, column in schema.columns.items()}
 
 
@@ -304,7 +311,8 @@ class Cut(NamedTuple):
     def decoded(self, codes: Any, key: Key) -> Any:
         """Give levels, or numbers that are anywhere in their bins."""
         if self.levels:
-            return np.asarray(self.levels)[codes]
+            alike = len({type(level) for level in self.levels}) == 1
+            return np.asarray(self.levels, None if alike else object)[codes]
         edges, share = np.asarray(self.edges), np.asarray(jax.random.uniform(key, codes.shape), np.float64)
         if not self.whole:
             return edges[codes] + share * (edges[codes + 1] - edges[codes])
