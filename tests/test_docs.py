@@ -25,6 +25,7 @@ LONG = {
     "election88.py",
     "radon.py",
     "rehearse.py",
+    "synthetic.py",
 }  # half a minute each; their like is tested with the others
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
