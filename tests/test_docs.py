@@ -5,6 +5,7 @@ The fits draw secret noise, so no number is compared: nothing here can fail by c
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import re
 import runpy
@@ -30,6 +31,7 @@ LONG = {
     "election88.py",
     "radon.py",
     "rehearse.py",
+    "synthetic.py",
 }  # half a minute each; their like is tested with the others
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -59,6 +61,11 @@ def anchors(page: Path) -> set[str]:
     "page",
     [
         *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/formula.md", "docs/networks.md", "docs/sep.md"),
+        "docs/synthetic.md",
+        pytest.param(
+            "docs/estimators.md",
+            marks=pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="scikit-learn is missing"),
+        ),
         pytest.param("docs/rehearse.md", marks=pytest.mark.slow),
         pytest.param("docs/from-d3p.md", marks=pytest.mark.slow),
     ],

@@ -15,11 +15,12 @@ METHODS_MAY_IMPORT = {
     *(
         "tacit.types",
         "tacit.model",
+        "tacit.schema",  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
         *(f"tacit.methods.{name}" for name in ("conjugate", "gaussians", "networks", "running", "sites", "sparsity")),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
-    *("__future__", "typing", "collections", "functools", "inspect", "math", "copy"),
+    *("__future__", "typing", "collections", "functools", "inspect", "itertools", "math", "copy"),
 }
 COMPAT_MAY_IMPORT = {
     *("tacit.accounting", "tacit.types", "tacit.wall.alias", "tacit.wall.clip", "tacit.wall.lattice"),

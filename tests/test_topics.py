@@ -10,7 +10,6 @@ import pytest
 from scipy import sparse
 
 import tacit
-from tacit.estimators import LDA
 from tacit.topics import coherence, documents, perplexity, proportions, top_words
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
@@ -109,37 +108,6 @@ def test_top_words_and_coherence() -> None:
     np.testing.assert_allclose(coherence(concentration, apart, 2)[0], 0, atol=1e-12)  # independent
 
 
-def test_an_estimator_in_scikit_learns_shape() -> None:
-    model = LDA(3, epsilon=2.0, delta=1e-5, steps=2, rate=0.5, width=10, size=40, random_state=0)
-    with pytest.raises(ValueError, match="not fitted yet"):
-        model.transform(MATRIX)
-    assert model.fit(MATRIX) is model
-    assert model.components_.shape == (3, 25)
-    assert model.certificate_ is not None
-    assert not model.certificate_.simulation
-    shares = model.transform(MATRIX)
-    assert shares.shape == (40, 3)
-    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
-    assert np.isfinite(model.perplexity(MATRIX))
-    assert model.score(MATRIX) == pytest.approx(-np.log(model.perplexity(MATRIX)))
-    assert model.set_params(steps=3).get_params()["steps"] == 3
-    with pytest.raises(ValueError, match="no parameters"):
-        model.set_params(step=3)
-    with pytest.raises(ValueError, match="columns"):
-        model.transform(MATRIX[:, :5])
-    assert "n_components=3" in repr(model)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_scikit_learn_takes_it_for_one_of_its_own() -> None:
-    base = pytest.importorskip("sklearn.base")
-    pipeline = pytest.importorskip("sklearn.pipeline")
-    model = LDA(3, epsilon=2.0, delta=1e-5, steps=2, rate=0.5, width=10, size=40)
-    assert base.clone(model).get_params() == model.get_params()
-    fitted = pipeline.make_pipeline(model).fit(MATRIX)
-    assert fitted.transform(MATRIX).shape == (40, 3)
-
-
 def test_tacit_does_without_scikit_learn() -> None:
-    code = "import sys, tacit, tacit.estimators; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, tacit; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tacit.methods.conjugate import conjugate
     from tacit.methods.lda import lda
     from tacit.methods.logistic import logistic
+    from tacit.methods.marginals import marginals
     from tacit.methods.natural import natural
     from tacit.methods.networks import network
     from tacit.methods.pbp import pbp
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tacit.rehearse import Rehearsal, rehearse
     from tacit.schema import Schema
     from tacit.select import Selected, select
+    from tacit.synthetic import choose_pairs, combine, mix
     from tacit.topics import documents
     from tacit.types import Method, Release, Rows
     from tacit.wall.data import PrivateData
@@ -65,6 +67,8 @@ __all__ = [
     "backprop",
     "belief_net",
     "calibrate",
+    "choose_pairs",
+    "combine",
     "comparisons",
     "conjugate",
     "documents",
@@ -78,6 +82,8 @@ __all__ = [
     "formula",
     "lda",
     "logistic",
+    "marginals",
+    "mix",
     "natural",
     "network",
     "pbp",
@@ -119,6 +125,8 @@ _HOME = {
     "backprop": "methods.backprop",
     "belief_net": "methods.belief_net",
     "calibrate": "mechanism",
+    "choose_pairs": "synthetic",
+    "combine": "synthetic",
     "comparisons": "effects",
     "conjugate": "methods.conjugate",
     "documents": "topics",
@@ -132,6 +140,8 @@ _HOME = {
     "formula": "formula",
     "lda": "methods.lda",
     "logistic": "methods.logistic",
+    "marginals": "methods.marginals",
+    "mix": "synthetic",
     "natural": "methods.natural",
     "network": "methods.networks",
     "pbp": "methods.pbp",

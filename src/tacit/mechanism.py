@@ -60,6 +60,40 @@ class Budget:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
 
+    def split(self, *shares: float) -> tuple[Budget, ...]:
+        """Return budgets for several runs, each of one release of all records, that together cost this one.
+
+        Together means by the ledger, which allows for each run having been chosen after a look at the ones before, as
+        marginals are after `choose_pairs`. The parts' epsilons add up to more than the whole.
+
+        Parameters
+        ----------
+        shares
+            The parts of the information, summing to 1: ``budget.split(0.1, 0.9)``.
+
+        Privacy: public.
+        """
+        if not shares or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
+            raise ValueError(
+                f"Budget.split{shares}: the shares must be positive and sum to 1, because together they are the "
+                "whole; write e.g. budget.split(0.1, 0.9)."
+            )
+        delta = self.delta * (1 - RESERVE)
+        low = accounting.noise_multiplier(self.epsilon, delta, 1.0, 1)
+        high = 2 * low
+
+        def runs(noise: float) -> list[tuple[float, float, int]]:
+            return [(1.0, noise * share**-0.5, 1) for share in shares]
+
+        while accounting.spent(runs(high), delta) > self.epsilon:
+            low, high = high, 2 * high
+        while high > low * (1 + 1e-4):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if accounting.spent(runs(middle), delta) > self.epsilon else (low, middle)
+        # A part's epsilon is rounded, and turned back into noise of slightly another size.
+        parts = [accounting.epsilon(*run, delta) for run in runs(high * (1 + 1e-4))]
+        return tuple(Budget(part, self.delta, self.unit) for part in parts)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the budget as plain values for JSON.
 

@@ -97,6 +97,43 @@ class Posterior:
 
         return jax.jit(each)(draws, points, keys)
 
+    def synthesize(self, number: int, copies: int, *, key: Key) -> list[dict[str, Any]]:
+        """Make up tables of records, each copy from a draw of its own: what an analyst may be given.
+
+        Analyse every copy alike and combine the answers by ``tacit.combine``: one copy taken for real records says too
+        much.
+
+        Privacy: post-processing.
+
+        Parameters
+        ----------
+        number
+            Records in each copy.
+        copies
+            How many tables, at least 20 if they are to be combined.
+        key
+            Of the public randomness.
+
+        Returns
+        -------
+        list
+            Of dictionaries, column to array, with the schema's levels and numbers within its bounds.
+        """
+        if self._method is None or self._method.synthesize is None:
+            raise ValueError(
+                "This posterior cannot make up records. Fit tacit.marginals(schema), which can; one that was saved is "
+                "loaded with its method: Posterior.load(path, tacit.marginals(schema))."
+            )
+        if number < 1 or copies < 1:
+            raise ValueError(f"number is {number} and copies {copies}. Write how many records and tables to make up.")
+        keys, count = jax.random.split(key, copies), len(next(iter(self.draws.values())))
+        return [
+            self._method.synthesize(
+                {name: jnp.asarray(value[place]) for name, value in self.draws.items()}, number, one
+            )
+            for place, one in zip(np.arange(copies) * count // max(copies, count), keys, strict=True)
+        ]
+
     def summary(self) -> dict[str, dict[str, Array]]:
         """Give mean, standard deviation and the central 90% interval of every site.
 

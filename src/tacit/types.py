@@ -128,6 +128,9 @@ class Method(NamedTuple):
         The model that the method was given, if any. A formula names the numbers of a posterior by it.
     note
         Which method it is and why, where it was chosen by ``tacit.auto``.
+    synthesize
+        ``synthesize(draw, number, key) -> table``. Public: a dictionary of columns with so many made-up records, from
+        one draw. Optional.
     """
 
     init: Callable[[Key], State]
@@ -146,6 +149,7 @@ class Method(NamedTuple):
     simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
     model: Any = None
     note: str = ""
+    synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
         """Give one record's contribution; its own key is handed on where the method takes one.
