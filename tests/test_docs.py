@@ -66,6 +66,8 @@ def anchors(page: Path) -> set[str]:
             "docs/estimators.md",
             marks=pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="scikit-learn is missing"),
         ),
+        *(f"docs/journeys/{name}.md" for name in ("topics", "choose-epsilon", "officer", "resume", "ask", "add-a-method")),
+        pytest.param("docs/journeys/sweep.md", marks=pytest.mark.slow),
         pytest.param("docs/rehearse.md", marks=pytest.mark.slow),
         pytest.param("docs/from-d3p.md", marks=pytest.mark.slow),
     ],
@@ -163,6 +165,16 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
     assert navigation == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+
+def test_headlines_of_papers_are_in_their_results() -> None:
+    page = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| `python (papers/\w+)/\S+.*` \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == page.count("`python papers/")
+    for folder, headline in rows:
+        said = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+        for figure in re.findall(r"-?\d+\.\d{2,}(?: ± \d+\.\d+)?|\d+ of \d+ cells|\d+ times as fast", headline):
+            assert figure in said, f"docs/papers.md says {figure!r} of {folder}, whose README does not"
 
 
 def test_the_reference_names_everything_public() -> None:
