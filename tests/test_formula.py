@@ -105,7 +105,7 @@ def test_group_effects_are_those_of_formulae(right: str) -> None:
     records = public_records(50)
     description, frame = theirs(f"y ~ 0 + x + {right}", records)
     model = formula(f"y ~ 0 + x + {right}", SCHEMA)
-    for ours, term in zip(model._group_terms, description.group_terms, strict=True):
+    for ours, term in zip(model.group_terms, description.group_terms, strict=True):
         matrix = term.eval_new_data(frame).toarray().reshape(50, len(ours.groups), -1)
         values, index = np.asarray(ours.values(records)), np.asarray(ours.index(records))
         expected = np.zeros(matrix.shape)
@@ -115,7 +115,7 @@ def test_group_effects_are_those_of_formulae(right: str) -> None:
     # In the model numbers are centred, and moved by their own spread.
     draw = {name: prior.sample(jax.random.key(3)) for name, prior in model.priors.items()}
     total = model.design(records)[:, 0] * draw["x"]
-    for ours in model._group_terms:
+    for ours in model.group_terms:
         effects = np.asarray(draw[f"{ours.name}_sigma"]) * np.asarray(draw[f"{ours.name}_offset"])
         effects = effects.reshape(len(ours.groups), -1)[np.asarray(ours.index(records))]
         total += np.sum((np.asarray(ours.values(records)) - ours.centre) * effects, 1)

@@ -48,7 +48,7 @@ def test_designs_are_those_of_bambi(name: str) -> None:
     model, records = same_priors(facts), encode(facts["frame"], SCHEMA)
     np.testing.assert_allclose(model.design(records), facts["design"], rtol=1e-6, atol=1e-6)
     assert set(model.groups) == set(facts["groups"])
-    for group in model._group_terms:
+    for group in model.group_terms:
         ours = np.zeros((len(facts["design"]), len(group.groups)))
         ours[np.arange(len(ours)), np.asarray(group.index(records))] = np.asarray(group.values(records))[:, 0]
         np.testing.assert_allclose(ours, facts["groups"][group.name], rtol=1e-6, atol=1e-6)
