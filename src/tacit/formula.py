@@ -350,10 +350,8 @@ class Formula:
         def add(
             name: str, prior: Any, shape: tuple[int, ...], labels: list[str], at: Any = 0.0, by: Any = None
         ) -> None:
-            if name in priors or name == self.response:
-                raise ValueError(
-                    f"The model has two things of the name {name!r}. Rename the column, also in the schema."
-                )
+            if name in (*priors, self.response):
+                raise ValueError(f"The model has two things of the name {name!r}. Rename the column of that name.")
             prior = given.pop(name, prior)
             if not isinstance(prior, dist.Distribution):
                 raise TypeError(f"The prior of {name!r} is {prior!r}. Give a NumPyro distribution.")
