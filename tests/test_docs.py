@@ -59,7 +59,10 @@ def anchors(page: Path) -> set[str]:
     "page",
     [
         *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/formula.md", "docs/networks.md", "docs/sep.md"),
-        *(f"docs/journeys/{name}.md" for name in ("topics", "choose-epsilon", "officer", "resume", "ask", "add-a-method")),
+        *(
+            f"docs/journeys/{name}.md"
+            for name in ("topics", "choose-epsilon", "officer", "resume", "ask", "add-a-method")
+        ),
         pytest.param("docs/journeys/sweep.md", marks=pytest.mark.slow),
         pytest.param("docs/rehearse.md", marks=pytest.mark.slow),
         pytest.param("docs/from-d3p.md", marks=pytest.mark.slow),
