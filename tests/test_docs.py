@@ -113,7 +113,7 @@ def commands(text: str) -> Iterator[tuple[list[str], str]]:
         follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
         for line in lines:
             said = after[2] if follows and after is not None else ""
-            yield shlex.split(line, comments=True)[1:], said
+            yield shlex.split(line.split(" > ")[0], comments=True)[1:], said
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "\ntacit " in page.read_text(encoding="utf-8")], ids=name)
