@@ -303,6 +303,17 @@ def test_columns_that_say_the_same_are_not_told_apart() -> None:
     assert posterior.certificate.mechanism.rate == 1
 
 
+def test_a_large_declared_size_overflows_nothing() -> None:
+    method = built("bernoulli", 10**8)
+    state = method.init(KEY)._replace(step=jnp.int32(20))
+    matrix, score = 1e7 * jnp.eye(COLUMNS), jnp.ones(COLUMNS)
+    release = Release(
+        {"matrix": matrix, "score": score}, {"matrix": 1.0, "score": 1.0}, 1.0, {"matrix": matrix, "score": score}
+    )
+    state = method.update(state, jax.tree.map(jnp.float32, release), KEY)
+    assert np.isfinite(method.draw(state, KEY)["w"]).all()
+
+
 def test_sampling_counts_as_noise() -> None:
     method = built("bernoulli", steps=20)
     state = method.init(KEY)

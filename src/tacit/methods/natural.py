@@ -183,7 +183,8 @@ def natural(
         identity = jnp.eye(columns)
         prior_variances, widest = _prior_variances(prior_std, single), max(float(np.max(prior_std)), group_std)
         middling = {name: jnp.float32(group_std) for name in groups}
-        precisely = 2 * INSIDE_SQUARE * size  # the information about the log of the noise
+        whole = float(size)  # its square does not fit JAX's integers
+        precisely = 2 * INSIDE_SQUARE * whole  # the information about the log of the noise
 
         def init(key: Key) -> NaturalState:
             place = jnp.append(jnp.zeros(columns), jnp.full(extra, math.log(noise_std)))
@@ -229,11 +230,11 @@ def natural(
             matrix, variance = _towards_diagonal(_mirrored(moments.statistics), jnp.square(moments.noise_std))
             values, vectors = jnp.linalg.eigh(matrix)
             values = _without_repulsion(values, variance)
-            floor = jnp.maximum(FLOOR * jnp.sqrt(jnp.max(jnp.sum(variance, 1))), 1e-3 * size)
+            floor = jnp.maximum(FLOOR * jnp.sqrt(jnp.max(jnp.sum(variance, 1))), 1e-3 * whole)
             raised = jnp.maximum(values, floor)
             return state._replace(
                 moments=moments,
-                whitening=(vectors * jnp.sqrt(size / raised)).T,
+                whitening=(vectors * jnp.sqrt(whole / raised)).T,
                 spread=jnp.maximum(values, LEAST * floor) / raised,
                 spread_variance=vectors.T**2 @ variance @ vectors**2 / jnp.outer(raised, raised),
             )
@@ -277,7 +278,7 @@ def natural(
             values, vectors = jnp.linalg.eigh(believed)
             deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + TINY
             wobble = jax.random.truncated_normal(key_curvature, jnp.minimum(-values / deviation, 4), jnp.inf)
-            values = jnp.maximum(values + deviation * wobble, 1e-3 * size * usual)
+            values = jnp.maximum(values + deviation * wobble, 1e-3 * whole * usual)
             values = jnp.append(values, jnp.full(extra, precisely))
             gain = values / (values * (1 + path.sampling) + path.score_variance)
             vectors = block_diag(vectors, jnp.eye(extra))
@@ -371,17 +372,17 @@ def natural(
 
         def _believed(state: NaturalState, path: Path, place: Array) -> tuple[Array, Array, Array]:
             """Give the usual h, and H given the releases: mean and variances."""
-            spread, u, released = state.spread, place[:columns], path.curvature / size
+            spread, u, released = state.spread, place[:columns], path.curvature / whole
             usual = jnp.maximum(jnp.trace(released) / jnp.sum(spread), 0.02 * state.usual)
             along = spread * u
             square = u @ along + 1e-6
             tilt = jnp.clip((u @ released @ u + 1e-6 * usual) / square - usual, -0.9 * usual, 3 * usual)
             expected = usual * jnp.diag(spread) + tilt * jnp.outer(along, along) / square
-            noise = path.curvature_variance / size**2 * (1 + identity) / 2  # mirrored: off the diagonal half as much
+            noise = path.curvature_variance / whole**2 * (1 + identity) / 2  # mirrored: off the diagonal half as much
             before = usual**2 * state.spread_variance
             before = before + jnp.maximum(jnp.mean(jnp.square(released - expected) - noise - before), 0)
             gain = before / (before + noise + TINY)
-            return usual, size * (expected + gain * (released - expected)), size**2 * gain * noise
+            return usual, whole * (expected + gain * (released - expected)), whole**2 * gain * noise
 
         needs = (family.need, *_group_needs(groups))
         return Method(
