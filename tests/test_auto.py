@@ -110,7 +110,6 @@ def test_few_records_or_an_unknown_number_are_for_vi() -> None:
 @pytest.mark.parametrize(
     ("text", "family"),
     [
-        ("ill[no] ~ age + sex", "bernoulli"),
         ("cost ~ age + sex", "gaussian"),
         ("visits ~ sex + offset(days)", "poisson"),
     ],

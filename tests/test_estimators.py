@@ -254,7 +254,9 @@ def failures(name: str) -> dict[str, str]:
     return {r["check_name"]: repr(r["exception"]) for r in results if r["status"] == "failed"}
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(
+    "name", [name if name == "logistic" else pytest.param(name, marks=pytest.mark.slow) for name in ESTIMATORS]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_checks_with_a_stand_in_for_the_fit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tacit.estimators._Private._spend", stand_in)

@@ -139,7 +139,7 @@ def travel(journey: Journey, path: Path, scratch: Path, steps: int | None) -> tu
     reference = tacit.fit_public(
         built,
         public(path, schema),
-        steps=steps or built.steps or 1000,
+        steps=steps or 4 * (built.steps or 250),
         rate=built.rate or rate(schema),
         key=jax.random.key(1),
     )

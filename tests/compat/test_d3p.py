@@ -212,6 +212,7 @@ def test_names_are_reachable_as_in_d3p_and_flat() -> None:
     assert issubclass(DPSVI, SVI)
 
 
+@pytest.mark.slow
 def test_a_poisson_script_by_keyword_mask_and_while_loop() -> None:
     x, y = records()
     start, get_batch = d3p.poisson_batchify_data((x, y), 0.2, 0.99)
@@ -247,6 +248,7 @@ def test_run_takes_the_same_private_steps(fit: Fit) -> None:
     np.testing.assert_allclose(result.losses[1], loss, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_latents_of_a_record_and_a_decoder() -> None:
     def model(batch: Any, z_dim: int, N: int) -> None:
         decoder = numpyro.param("decoder", jnp.ones((z_dim, batch.shape[1])))
@@ -482,6 +484,7 @@ def test_a_model_without_a_plate_over_records_is_refused(model: Any) -> None:  #
         svi.init(d3p.PRNGKey(0), *records())
 
 
+@pytest.mark.slow
 def test_data_by_keyword_and_in_dictionaries(fit: Fit) -> None:  # fault 6
     x, y = records()
     want = fit.update(fit.state, x, y, np.ones(SIZE, bool))[0]
