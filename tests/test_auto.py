@@ -110,7 +110,7 @@ def test_few_records_or_an_unknown_number_are_for_vi() -> None:
 @pytest.mark.parametrize(
     ("text", "family"),
     [
-        ("cost ~ age + sex", "gaussian"),
+        pytest.param("cost ~ age + sex", "gaussian", marks=pytest.mark.slow),
         ("visits ~ sex + offset(days)", "poisson"),
     ],
 )

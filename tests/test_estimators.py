@@ -95,6 +95,7 @@ def test_a_linear_regression_predicts_new_outcomes() -> None:
     assert 0.85 < np.mean((low < outcomes) & (outcomes < high)) < 0.97
 
 
+@pytest.mark.slow
 def test_a_mixture_finds_two_clusters() -> None:
     random = np.random.default_rng(0)
     group = random.integers(0, 2, 2000)
@@ -108,6 +109,7 @@ def test_a_mixture_finds_two_clusters() -> None:
     assert model.score(X) == pytest.approx(model.score_samples(X).mean())
 
 
+@pytest.mark.slow
 def test_topics_in_scikit_learns_shape() -> None:
     matrix = sparse.random(40, 25, 0.3, random_state=0, format="csr")
     matrix.data = np.ceil(3 * matrix.data)

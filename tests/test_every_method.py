@@ -167,8 +167,16 @@ TABLE = {
     "vi, logistic regression": row(logistic, AutoNormal, True),
     "vi, linear regression with unknown noise, full covariance": row(linear, AutoMultivariateNormal, False),
 }
-every = pytest.mark.parametrize("name", TABLE)
-with_model = pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.model])
+# Second rows of a method take as long as the first ones to compile; they run with the slow tests.
+SECOND = (
+    "dropout, two hidden units",
+    "natural, linear regression",
+    "sep, mixture of two",
+    "vi, linear regression with unknown noise, full covariance",
+)
+ROWS = [pytest.param(name, marks=pytest.mark.slow) if name in SECOND else name for name in TABLE]
+every = pytest.mark.parametrize("name", ROWS)
+with_model = pytest.mark.parametrize("name", [one for one, row in zip(ROWS, TABLE.values(), strict=True) if row.model])
 
 
 class Opened(NamedTuple):

@@ -114,6 +114,7 @@ def test_a_model_makes_up_records_inside_their_bounds(method: tacit.Method) -> N
     assert np.abs(bounded["y"]).max() <= np.float32(0.1)
 
 
+@pytest.mark.slow
 def test_the_rehearsal_of_a_model_feeds_its_fit(method, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "STEPS", 20)
     rehearsal = tacit.rehearse(method, FORM, BUDGET, steps=[10], rate=0.2, replicates=2, key=KEY)

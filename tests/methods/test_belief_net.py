@@ -321,6 +321,7 @@ def test_other_refusals():
         belief_net(0)
 
 
+@pytest.mark.slow
 def test_a_private_fit_rebuilds_pixels_that_are_missing():
     y, test = np.split(images(4300, 12, seed=1), [4000])
     data = PrivateData(y, size=len(y))

@@ -257,6 +257,7 @@ def test_factors_explain_the_covariance() -> None:
     assert np.mean((predicted["mean"] - wide()) ** 2) < 0.3 * np.var(wide())
 
 
+@pytest.mark.slow
 def test_hidden_states_are_found() -> None:
     last = after("hidden_markov", 60)
     method = conjugate(CASES["hidden_markov"].family)(placeholder("hidden_markov"))

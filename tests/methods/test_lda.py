@@ -87,6 +87,7 @@ def test_a_contribution_is_that_of_the_textbook_in_double_precision() -> None:
         np.testing.assert_allclose(one.dense()[:, -1], module.MARGIN * count, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_bound_never_falls_over_coordinate_updates() -> None:
     made = jax.tree.map(jnp.asarray, records(60))
     method = lda(TOPICS, WORDS, alpha=0.3, eta=0.2, sweeps=200, pace=lambda step: jnp.float32(1))

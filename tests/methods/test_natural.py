@@ -152,6 +152,7 @@ def test_without_noise_groups_have_the_posterior_of_the_singular_design(monkeypa
         np.testing.assert_allclose(ours.std(0), deviation, rtol=0.14, err_msg=name)
 
 
+@pytest.mark.slow
 def test_several_groups_and_their_effects_sum_up() -> None:
     """Predictor, likelihood and simulation agree; two groups are drawn in turns."""
     data, _ = clinics(300)
@@ -278,7 +279,7 @@ def intervals(likelihood: str, count: int, epsilon: float, runs: int) -> dict[st
     return result
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("likelihood", ["bernoulli", pytest.param("poisson", marks=pytest.mark.slow), "normal"])
 def test_intervals_cover(likelihood: str) -> None:
     """160 intervals of nominal 90%: below 0.8 is more than four deviations off, a false alarm in 10**4."""
     found = intervals(likelihood, 800, 0.6, 40)
@@ -288,6 +289,7 @@ def test_intervals_cover(likelihood: str) -> None:
     assert found["blind"][1] < 0.7 * found["told"][1]
 
 
+@pytest.mark.slow
 def test_columns_that_say_the_same_are_not_told_apart() -> None:
     """Two copies of a column: their sum is known, their difference is as wide as the prior."""
     data = records("bernoulli", 3000)

@@ -76,6 +76,7 @@ def weights(key: Any, shapes: tuple[tuple[int, int], ...], variance: float) -> M
     return Moments(means, [jnp.full(shape, variance) for shape in shapes])
 
 
+@pytest.mark.slow
 def test_one_layer_is_exact_and_a_deep_network_nearly() -> None:
     """40000 draws, fixed seed: the standard errors are 0.5% of a deviation and 0.7% of a variance."""
     x = jnp.asarray([0.5, -1.0, 2.0])
@@ -208,6 +209,7 @@ def test_the_cavity_takes_out_as_much_as_the_power_says() -> None:
         np.testing.assert_allclose(after.cavity.variance[i], 1 / left, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_public_sums_are_the_same_without_writing_them_out() -> None:
     """The first layer's slopes and curvatures are outer products, of which a sum is one matrix product."""
     method = pbp((40,), size=100)({"x": jnp.zeros(9), "y": jnp.zeros(())})

@@ -84,6 +84,7 @@ def algorithm_3(records: dict[str, np.ndarray], site: Site, gamma: float, size: 
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.1])
+@pytest.mark.slow
 def test_the_two_readings(gamma: float) -> None:
     """The paper's reading is equation 4 step by step, and the consistent one with its step divided by N."""
     x, f = regression(30, 2)

@@ -98,6 +98,7 @@ def test_a_subsampled_plate_is_not_counted_twice():
     assert np.any(mine["latents"][0]["w"] != 0)
 
 
+@pytest.mark.slow
 def test_constrained_latents_and_deterministic_sites():
     def model(y=None):
         scale = numpyro.sample("scale", dist.HalfNormal(2.0))
@@ -295,6 +296,7 @@ def images(count, seed=0):
     return (prototypes[generator.integers(0, 4, count)] ^ flips).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_an_autoencoder_contributes_the_gradient_of_a_records_elbo():
     method = tacit.vi(decode, encode)(np.zeros(PIXELS, np.float32))
     assert method.own
