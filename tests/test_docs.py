@@ -25,6 +25,7 @@ NO_CERTIFICATE = "ignore:tacit.compat.d3p gives no certificate"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 LONG = {
+    "logistic.py",
     "clip.py",
     "csv_formula.py",
     "d3p_script.py",
@@ -60,7 +61,8 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize(
     "page",
     [
-        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/formula.md", "docs/networks.md", "docs/sep.md"),
+        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/formula.md", "docs/sep.md"),
+        pytest.param("docs/networks.md", marks=pytest.mark.slow),
         "docs/synthetic.md",
         pytest.param(
             "docs/estimators.md",

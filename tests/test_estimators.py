@@ -25,6 +25,7 @@ CANARY = 31.41592653
 pytestmark = [
     pytest.mark.usefixtures("quick_compiler"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn"),
+    pytest.mark.slow,  # the page docs/estimators.md runs in every submission
 ]
 
 

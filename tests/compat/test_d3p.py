@@ -140,6 +140,7 @@ def ported(script: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 def test_the_readme_of_d3p_runs_with_its_imports_changed() -> None:  # fault 13
     x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
     params = ported(README)["infer"](x, (x[:, 0] > 0).astype(np.float32), 30, 20, 2.0, 1e-4, 0)
@@ -177,6 +178,7 @@ def listing_3(arguments: str) -> dict[str, Any]:
     return script["infer"](x, y, 10, 2, 2.0, 1e-3, d3p.PRNGKey(1))
 
 
+@pytest.mark.slow
 def test_listing_3_of_the_paper_runs() -> None:
     params = listing_3("10., dp_scale, N=len(data)")
     assert np.isfinite(params["mean"]).all()

@@ -214,8 +214,15 @@ CASES = {
     "network with a prior": (network, network, autoguide.AutoNormal, LABELLED),
     "parameter in model and prior": (with_parameter, with_parameter, autoguide.AutoNormal, LABELLED),
 }
-DEAR = {"AutoBNAFNormal", "network with a prior", "mixture"}
-"""Half a minute each to compile."""
+DEAR = {
+    "AutoBNAFNormal",
+    "AutoIAFNormal",
+    "AutoLowRankMultivariateNormal",
+    "hierarchical",
+    "network with a prior",
+    "mixture",
+}
+"""A quarter to half a minute each to compile."""
 
 
 @pytest.mark.parametrize(
