@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import gammaln, logsumexp, multigammaln
 
 from tacit.methods.conjugate import Family, FamilyFor
-from tacit.methods.running import check_positive, inner
+from tacit.methods.running import check_positive, cut_normal, inner
 from tacit.types import Array, Key, Need, PyTree, Record
 
 __all__ = ["Family", "bernoulli", "categorical", "factors", "hidden_markov", "linear", "mixture"]
@@ -501,14 +501,15 @@ def _how_many(key: Key, mean: Array, variance: Array, released: _Noisy, count: _
     precision = jnp.sum(weight * mean) + known
     centre = (jnp.sum(weight * released.value) + known * count.value) / precision
     scale = jax.lax.rsqrt(precision)
-    return centre + scale * jax.random.truncated_normal(key, jnp.minimum(-centre / scale, 4), jnp.inf)
+    return jnp.maximum(centre + scale * cut_normal(key, -centre / scale, jnp.float32(jnp.inf)), 0)
 
 
 def _between(key: Key, mean: Array, variance: Array, released: _Noisy, low: Any, high: Any) -> Array:
     """Draw statistics with a normal distribution, cut to what records can have, given what was released."""
     gain = variance / (variance + released.std**2 + TINY)
     centre, scale = mean + gain * (released.value - mean), jnp.sqrt(gain) * released.std + TINY
-    return centre + scale * jax.random.truncated_normal(key, (low - centre) / scale, (high - centre) / scale)
+    found = centre + scale * cut_normal(key, (low - centre) / scale, (high - centre) / scale)
+    return jnp.clip(found, low, high)
 
 
 def _counts(noisy: Array) -> Array:

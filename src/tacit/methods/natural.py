@@ -39,7 +39,7 @@ from jax.scipy.linalg import block_diag, solve_triangular
 from jax.scipy.special import gammaincc, gammaln
 from jax.scipy.stats import norm
 
-from tacit.methods.running import Running, blend, check_positive, check_size, evenly, start
+from tacit.methods.running import Running, blend, check_positive, check_size, cut_normal, evenly, start
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 STEPS, MOMENTS, SETTLE = 40, 0.1, 0.15
@@ -277,7 +277,7 @@ def natural(
             usual, believed, variance = _believed(state, path, path.place)
             values, vectors = jnp.linalg.eigh(believed)
             deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + TINY
-            wobble = jax.random.truncated_normal(key_curvature, jnp.minimum(-values / deviation, 4), jnp.inf)
+            wobble = cut_normal(key_curvature, jnp.minimum(-values / deviation, 4), jnp.float32(jnp.inf))
             values = jnp.maximum(values + deviation * wobble, 1e-3 * whole * usual)
             values = jnp.append(values, jnp.full(extra, precisely))
             gain = values / (values * (1 + path.sampling) + path.score_variance)

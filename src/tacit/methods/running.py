@@ -99,6 +99,14 @@ def split(key: Key, draws: int) -> list[Key]:
     return [key] if draws == 1 else list(jax.random.split(key, draws))
 
 
+def cut_normal(key: Key, low: Array, high: Array) -> Array:
+    """Give a standard normal number between two others; one beyond 9 deviations stands for the nearest to that.
+
+    JAX's own gives infinity, once in some millions, where there is no bound above.
+    """
+    return jax.random.truncated_normal(key, jnp.clip(low, -9, 8.9), jnp.clip(high, -8.9, 9))
+
+
 def normals(like: PyTree, key: Key) -> PyTree:
     """Give standard normal numbers in the shapes of a tree, of 65536 values of equal probability: quick for millions.
 
