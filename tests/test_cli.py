@@ -301,7 +301,6 @@ def test_a_draft_of_a_schema(place: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(tacit, "marginals"), reason="tacit.marginals is not here yet")
 @pytest.mark.usefixtures("quick_compiler")
 def test_synthesize(place: Path) -> None:
     Path("tables.py").write_text("import tacit\n\ndef method(schema):\n    return tacit.marginals(schema)\n")

@@ -338,7 +338,7 @@ def main() -> None:
     """Print every cell, also those that fail. What is done is kept, and a killed run goes on with --resume."""
     chosen = study.options(
         __doc__,
-        runs={"type": int, "default": 100, "help": "replicates of natural and of methods of few steps"},
+        runs={"type": int, "default": 200, "help": "replicates of natural and of methods of few steps"},
         others={"type": int, "default": 5, "help": "replicates of vi, whose fits are long"},
         subsamples={"type": int, "default": 20, "help": "subsamples of Adult"},
         resume={"action": "store_true", "help": "keep the cells that are in results/coverage.json"},

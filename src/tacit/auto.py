@@ -5,7 +5,8 @@
 
 ``natural`` counts the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2
 numbers for D columns, which must stand out of the noise: size >= ENOUGH * noise * D^1.5, where noise is the multiplier
-of one release of all records within the budget. Below that ``vi`` predicts better.
+of one release of all records within the budget. Below that ``vi`` is taken to predict better; ENOUGH is a guess from
+METHODS 19.3, not tuned. The prior of a gaussian ``sigma`` is log-normal there, not the formula's half-normal.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ So a hidden Markov model is given by the forward pass alone. Where it leaves the
 with the block scaling of least noise in place of a composition per coordinate, sensitivities are those of sums, and
 the average is kept unrepaired. And where a family can tell how statistics scatter given the parameters (``refill``), a
 draw goes in turns between the parameters given statistics and the statistics given parameters and what was released
-(Bernstein and Sheldon 2018): its intervals then count the privacy noise.
+(Bernstein and Sheldon 2018): its intervals then count the privacy noise, if all records took part (rate 1).
 """
 
 from __future__ import annotations
