@@ -19,6 +19,8 @@ from tacit.wall.outer import Factors
 
 DIMENSIONS = [1, 2, 7, 100, 1000, 5000]
 RADIUS = 65_537
+OPTIONS: list[dict[str, bool]] = [{}, {"xla_cpu_use_fusion_emitters": False}]
+"""Those of the compiler with which the wall's programs are compiled: long runs, and short ones."""
 to_integers = jax.jit(clip.to_integers, static_argnums=(1, 2))
 
 
@@ -156,7 +158,8 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 
 
 @pytest.mark.parametrize("dimension", [1, 7, 1000, 4096, 4097, 5000, 100_000])
-def test_the_sum_of_squares_is_as_accurate_as_the_proof_says(dimension: int) -> None:
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_sum_of_squares_is_as_accurate_as_the_proof_says(dimension: int, options: dict[str, bool]) -> None:
     """Numbers of one sign and wide range, against exact sums in float64 (whose own error is 2**-53 a term)."""
     numbers = np.random.default_rng(dimension)
     rows = np.concatenate(
@@ -166,22 +169,24 @@ def test_the_sum_of_squares_is_as_accurate_as_the_proof_says(dimension: int) -> 
             np.full((1, dimension), 0.1),
         ]
     ).astype(np.float32)
-    found = np.asarray(jax.jit(clip._sum_of_squares)(jnp.asarray(rows))).astype(np.float64)
+    found = np.asarray(jax.jit(clip._sum_of_squares, compiler_options=options)(rows)).astype(np.float64)
     exact = np.asarray([math.fsum(row * row) for row in rows.astype(np.float64)])
     stage = dimension if dimension <= clip.ONE_STAGE else 2 * (math.isqrt(dimension - 1) + 1)
     assert np.all(np.abs(found / exact - 1) <= stage * clip.UNIT_ROUNDOFF)
 
 
-def test_the_two_stages_stay_apart_when_compiled() -> None:
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_two_stages_stay_apart_when_compiled(options: dict[str, bool]) -> None:
     """Merged into one sum, 4097 and more additions would not be covered by the allowance."""
-    text = jax.jit(clip._sum_of_squares).lower(jnp.zeros((8, 5000))).compile().as_text()
+    text = jax.jit(clip._sum_of_squares).lower(jnp.zeros((8, 5000))).compile(options).as_text()
     assert text.count(" reduce(") == 2
     assert "f32[8,71]" in text
 
 
-def test_the_reciprocal_root_is_accurate() -> None:
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_reciprocal_root_is_accurate(options: dict[str, bool]) -> None:
     """The compiler turns share / sqrt(x) into share * rsqrt(x); the proof allows it four units of roundoff."""
-    root = jax.jit(jax.lax.rsqrt)
+    root = jax.jit(jax.lax.rsqrt, compiler_options=options)
     for exponent in (127, 128, 3, 250):
         bits = np.arange(exponent << 23, (exponent + 1) << 23, 5, dtype=np.uint32)
         x = bits.view(np.float32)

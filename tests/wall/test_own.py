@@ -16,6 +16,7 @@ from tacit.mechanism import Mechanism
 from tacit.types import Method
 from tacit.wall import Door, _Step, lattice, random
 from tacit.wall.data import PrivateData
+from tests.conftest import without_noise
 
 KEY = jax.random.key(5)
 WIDTH, STEPS, COUNT = 3, 6, 7
@@ -74,7 +75,7 @@ def test_no_two_keys_of_a_run_are_the_same() -> None:
 def test_the_keys_follow_the_secret_and_never_the_public_key(
     open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lattice, "noise", lambda coarse, fine: jnp.zeros_like(coarse))
+    monkeypatch.setattr(lattice, "noise", without_noise)
     data = PrivateData(np.ones((COUNT, WIDTH), np.float32), size=COUNT)
     found = {}
     for seed, public in itertools.product((1, 2), (3, 4)):

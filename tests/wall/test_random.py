@@ -111,9 +111,10 @@ def test_the_words_of_openssl_are_those_of_jax(count: int) -> None:
     """Another implementation of the cipher gives the same child key and the same stream."""
     for data in (0, 7, 2**32 - 1):
         ours = jax.random.bits(jax.random.fold_in(random.fixed(5), np.uint32(data)), (count,), jnp.uint32)
-        out = random.room(count)
-        random.words(random.to_bytes(random.fixed(5)), data, out)
+        out, least = random.room(count), random.room(-(-count // 1000))
+        random.words(random.to_bytes(random.fixed(5)), data, out, least, 1000)
         assert np.array_equal(out, ours)
+        assert least.tolist() == [out[first : first + 1000].min() for first in range(0, count, 1000)]
 
 
 @pytest.mark.parametrize("shape", [(1,), (1000,), (3, 77)])
@@ -288,7 +289,7 @@ def test_a_secret_of_another_length_is_refused(length: int) -> None:
 def test_fixed_keys_are_the_seeds() -> None:
     keys = [random.to_bytes(random.fixed(seed)) for seed in (0, 1, 2, 2**31 - 1)]
     assert len(set(keys)) == 4
-    assert keys[1] == random.to_bytes(random.fixed(1))
+    assert keys[1] == random.to_bytes(random.fixed(1)) == random.to_bytes(jax.random.key(1, impl=random.CHACHA20))
     assert all(len(set(key)) > 16 for key in keys)  # spread by the cipher over all 32 bytes
     for a, b in itertools.combinations(keys, 2):
         assert sum(x == y for x, y in zip(a, b, strict=True)) < 8  # by chance: 2e-9

@@ -234,7 +234,10 @@ def test_every_kind_of_leaf_in_one_step(clip: float, monkeypatch: pytest.MonkeyP
 
 def exact(totals: list[Any]) -> np.ndarray:
     return np.concatenate(
-        [np.asarray(total.high, np.int64) * 2**16 + np.asarray(total.low, np.int64) for total in totals]
+        [
+            np.asarray(0 if total.high is None else total.high, np.int64) * 2**16 + np.asarray(total.low, np.int64)
+            for total in totals
+        ]
     )
 
 

@@ -18,6 +18,7 @@ from tacit.mechanism import Mechanism
 from tacit.types import Method, Release, Rows
 from tacit.wall import Door, _Step, clip, lattice, random
 from tacit.wall.data import PrivateData
+from tests.conftest import without_noise
 
 KEY = jax.random.key(0)
 LINES, WIDTH, COUNT = 7, 3, 11
@@ -73,7 +74,11 @@ def step_of(method: Method, count: int, mechanism: Mechanism = MECHANISM, size: 
 
 
 def exact(totals: list[lattice.Sum]) -> list[int]:
-    parts = [np.asarray(total.high).astype(np.int64) * (1 << lattice.LIMB) + np.asarray(total.low) for total in totals]
+    parts = [
+        np.asarray(0 if total.high is None else total.high).astype(np.int64) * (1 << lattice.LIMB)
+        + np.asarray(total.low)
+        for total in totals
+    ]
     return np.concatenate(parts).tolist()
 
 
@@ -233,7 +238,7 @@ def test_the_noise_reaches_every_cell(open_door: Callable[..., Door]) -> None:
 def test_sparse_or_whole_the_release_is_the_same(
     open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lattice, "noise", lambda coarse, fine: jnp.zeros_like(coarse))
+    monkeypatch.setattr(lattice, "noise", without_noise)
     data = PrivateData(records(np.random.default_rng(6), 30), size=30)
     start = jnp.zeros((COUNT, WIDTH))
     for mechanism in (Mechanism(1.0, 50.0, 0.5, 3), Mechanism(0.4, 50.0, 0.5, 3, weights=(2.0, 0.5, 1.0))):
@@ -323,5 +328,8 @@ def test_many_public_sparse_contributions_are_summed_in_parts(monkeypatch: pytes
 def test_the_secret_stream_covers_the_whole_table() -> None:
     step = step_of(sparse(), 5)
     noise, _ = step.draw(random.fixed(1), jnp.arange(2))
-    assert noise.shape == (2, step.dimension)
-    assert isinstance(step._release(step._noisy(step.zero(), noise[0])), Release)
+    assert sum(block.size for block in noise) == 2 * step.dimension
+    rows = jax.tree.map(jnp.asarray, records(np.random.default_rng(0), 5))
+    subset, mine = jnp.arange(64)[None], [block[0] for block in noise]
+    noisy = step._sum(jnp.zeros((COUNT, WIDTH)), rows, subset, jnp.int32(0), KEY, None, mine)
+    assert isinstance(step._release(noisy), Release)

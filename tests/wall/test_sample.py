@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 from tacit.wall import alias, random, sample
+from tests.wall.test_alias import law
 
 ONE = 1 << alias.BITS
 
@@ -22,8 +23,8 @@ ONE = 1 << alias.BITS
 def subsets_from(keys: jax.Array, records: int, size: int, tables: tuple[alias.Table, ...]) -> jax.Array:
     """Draw as the wall does, with the tables as arguments: one compiled program for all rates."""
     words_keys, more = random.fold_in(keys, jnp.arange(2)[:, None])
-    words = jax.vmap(lambda key: jax.random.bits(key, (len(tables), size), jnp.uint32))(words_keys)
-    return sample.subsets(alias.draw(tables, [words[:, i] for i in range(len(tables))], more), records)
+    words = jax.vmap(lambda key: jax.random.bits(key, (len(tables) * size,), jnp.uint32))(words_keys)
+    return sample.subsets(alias.draw(tables, size, alias.Words(words), more), records)
 
 
 ROOMY = {5000: 170, 10_000: 420}
@@ -50,17 +51,6 @@ def drawn(records: int, rate: float, count: int, seed: int) -> np.ndarray:
     return found
 
 
-def table_law(table: alias.Table) -> list[int]:
-    columns = len(table.packed)
-    fraction_bits = 32 - (columns.bit_length() - 1)
-    counts = [0] * columns
-    for column, (word, (a, b, c)) in enumerate(zip(table.packed.tolist(), table.rest.tolist(), strict=True)):
-        threshold = ((word & ((1 << fraction_bits) - 1)) << 96) | (a << 64) | (b << 32) | c
-        counts[column] += threshold
-        counts[word >> fraction_bits] += ONE // columns - threshold
-    return counts
-
-
 # --- the tables of a gap ------------------------------------------------------------------------------------
 
 
@@ -80,14 +70,14 @@ def test_digits_have_the_law_of_a_geometric_variable(rate: float, digits: int) -
             if place == digits - 1:
                 masses[-1] /= 1 - ratio
             total = mpmath.fsum(masses)
-            away = sum(abs(mpmath.mpf(a) / ONE - m / total) for a, m in zip(table_law(table), masses, strict=True))
+            away = sum(abs(mpmath.mpf(a) / ONE - m / total) for a, m in zip(law(table), masses, strict=True))
             assert away / 2 < mpmath.mpf(sample.BASE) / ONE
 
 
 def test_the_rate_is_the_floats_exact_value() -> None:
     """The first two weights of the lowest digit have the ratio 1 - rate to 100 bits, for rates no decimal can write."""
     for rate in (0.1, np.nextafter(0.1, 1), 1 / 3, 2.0**-30 + 2.0**-80):
-        first, second = table_law(sample.gap_tables(float(rate), 2)[0])[:2]
+        first, second = law(sample.gap_tables(float(rate), 2)[0])[:2]
         away = Fraction(second, first) - (1 - Fraction(float(rate)))
         assert abs(away) < Fraction(1, 1 << 100)
 

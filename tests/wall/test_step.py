@@ -14,7 +14,7 @@ from tacit import wall
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
 from tacit.types import Method
-from tacit.wall import Door, _Step, random
+from tacit.wall import Door, _Step, alias, random
 from tacit.wall.data import PrivateData
 
 LONG = 5000
@@ -84,11 +84,12 @@ def test_noise_and_subsets_of_given_words_are_those_of_the_step(alone: None) -> 
     step = _Step(long(), data(), MECHANISM, jax.ShapeDtypeStruct((LONG,), jnp.float32))
     secret = random.fixed(3)
     for t in range(3):
-        words = random.room(step.words)
-        random.words(random.to_bytes(secret), 2 * t, words)
+        words, least = (random.room(1, size) for size in (step.words, step.groups))
+        random.words(random.to_bytes(secret), 2 * t, words[0], least[0], alias.GROUP)
         inside = step.draw(secret, jnp.asarray([t]))
-        given = step.draw(secret, jnp.asarray([t]), jnp.asarray(words)[None])
-        assert all(np.array_equal(one, other) for one, other in zip(inside, given, strict=True))
+        given = step.draw(secret, jnp.asarray([t]), alias.Words(jnp.asarray(words), jnp.int32(0), jnp.asarray(least)))
+        pairs = zip(jax.tree.leaves(inside), jax.tree.leaves(given), strict=True)
+        assert all(np.array_equal(one, other) for one, other in pairs)
 
 
 def test_the_ledger_is_charged_before_words_are_drawn(

@@ -14,7 +14,7 @@ import math
 import operator
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Int32, UInt32
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import alias, clip, lattice, outer, random, rewrite, sample
+from tacit.wall import alias, clip, disk, lattice, outer, random, rewrite, sample, shards
 from tacit.wall.data import PrivateData
 from tacit.wall.units import Unit, together
 
@@ -35,6 +35,8 @@ CHUNK_NUMBERS = 1 << 18
 """Contributions held at once, in numbers: what fits a core's cache."""
 DRAWN_AT_ONCE = 1 << 18
 """Random words drawn ahead at once, by the program itself; a step that needs more is given its words."""
+QUICK = 1 << 28
+"""A run whose contributions have fewer numbers in all takes less time than compiling it: it is compiled quickly."""
 GIVEN_AT_ONCE = 1 << 25
 """Random words given to the program at once: those of several steps, since each call costs it new memory."""
 
@@ -82,31 +84,46 @@ class Door:
         _refuse_leaks(method, data, state, key)
         _refuse_unfit(method, data)
         step = _Step(method, data, mechanism, state)
-        if step.alone:
-            words = jax.ShapeDtypeStruct((step.given, step.words), jnp.uint32)
-            lowered = jax.jit(step.take).lower(state, 0, 0, words, secret, key, data._records)
+        lowered: Any
+        self._fetch: disk.Fetch | None = None
+        self._shards = data._records if isinstance(data._records, shards.Shards) else None
+        if self._shards:
+            lowered = self._shards.lower(step, state, key)
+        elif isinstance(data._records, disk.Stored):
+            lowered = self._fetch = disk.Fetch(step, data._records, state, secret, key)
+        elif step.alone:
+            given = (jax.ShapeDtypeStruct((step.given, size), jnp.uint32) for size in (step.words, step.groups))
+            lowered = jax.jit(step.take).lower(state, 0, 0, *given, secret, key, data._records)
         else:
             lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
-        # The start decides the bits too, and is computed outside the segment.
-        self._text = lowered.as_text() + jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
-        self._program, self._step = lowered.compile(), step
-        self._rooms = step.rooms()
+        # The start decides the bits too, and is computed outside the segment; and so do the compiler's options.
+        started = jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
+        self._text = lowered.as_text() + started + repr(step.options)
+        self._program: Any = None if self._fetch else lowered.compile(compiler_options=step.options)
+        self._step, self._rooms = step, [] if self._fetch or self._shards else step.rooms()
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
         self._facts = _facts(data)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self.rekey(secret)
         self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()
+        self.distance *= step.shards
 
-    def rekey(self, secret: Key) -> None:
+    def rekey(self, secret: Key, origin: bytes = b"") -> None:
         """Take another secret key, and with it another tag: nothing charged under the old one is replayed.
+
+        ``origin`` is a hash of the state from which steps are first taken under this key, empty for the method's start:
+        the same noise on the sums of two states would cancel in their difference, so each state has its own.
 
         Privacy: reads records, for a keyed hash that only the holder of the secret can check.
         """
-        self._secret, self.tag = secret, _tag(secret, self._key, self._records, self._text)
+        self._secret, self.origin = secret, origin
+        self.tag = _tag(secret, self._key, self._records, self._text, origin)
         # Subsets and noise come from the secret AND the tag: other data or another program never meets the same noise,
         # whoever copied, shared or restarted the run's folder. A simulation hides nothing, and is compared across data.
         stream = hmac.new(random.to_bytes(secret), b"stream " + self.tag.encode(), "sha256").digest()
         self._stream = secret if self._look.simulation else random.from_bytes(stream)
+        if self._shards:
+            self._streams = self._shards.streams(secret, self.tag, self._look.simulation)
 
     def advance(self, state: State, first: int, stop: int) -> State:
         """Take the private steps ``first`` to ``stop - 1``; the ledger line is on disk before a record is read.
@@ -117,21 +134,28 @@ class Door:
         look = replace(self._look, first=first, stop=stop, tag=self.tag)
         for ledger in self._ledgers:
             ledger.charge(look)
+        if self._shards:
+            shards.wait(f"charged {first}")  # process 0 has the ledger: nobody reads before its line is on disk
         return self._advance(state, first, stop)
 
     def _advance(self, state: State, first: int, stop: int) -> State:
         """Take private steps that have been charged."""
+        if self._shards:
+            return self._shards.run(self._program, state, first, stop, self._streams, self._key)
+        if self._fetch:
+            return self._fetch.advance(state, first, stop, self._stream, self._key)
         if not self._step.alone:
             return jax.block_until_ready(self._program(state, first, stop, self._stream, self._key, self._records))
         secret = random.to_bytes(self._stream)
         for i, start in enumerate(range(first, stop, self._step.given)):
             end = min(start + self._step.given, stop)
             # Drawn while the steps before are computed, into the memory that those before them were given.
-            room = self._rooms[i % 2]
+            words, least = self._rooms[i % 2]
             for step in range(start, end):
-                random.words(secret, 2 * step, room[step - start])
+                random.words(secret, 2 * step, words[step - start], least[step - start], alias.GROUP)
             state = jax.block_until_ready(state)
-            state = self._program(state, start, end, jax.device_put(room), self._stream, self._key, self._records)
+            given = jax.device_put((words, least))
+            state = self._program(state, start, end, *given, self._stream, self._key, self._records)
         return jax.block_until_ready(state)
 
     def rehearse(self, data: PrivateData, secret: Key, key: Key) -> Door:
@@ -139,9 +163,9 @@ class Door:
 
         Privacy: refuses a door whose secret is secret; a simulation protects nobody, and certifies that.
         """
-        if not self._look.simulation or _facts(data) != self._facts:
+        if not self._look.simulation or self._fetch or self._shards or _facts(data) != self._facts:
             raise ValueError(
-                "Only a simulation goes on with other records, of the same number, shape and declared size."
+                "Only a simulation in memory goes on with other records, of the same number, shape and declared size."
             )
         _refuse_unfit(self._step.method, data)
         other = copy.copy(self)
@@ -169,6 +193,7 @@ class _Step:
 
     def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, state: State) -> None:
         self.method, self.mechanism, self.count = method, mechanism, data._count
+        self.shards = data._records.number if isinstance(data._records, shards.Shards) else 1
         self.contribution = rewrite.rewritten(method.contribution)
         self.shape = jax.eval_shape(self.contribution, state, data._stand_in, jax.random.key(0), random.fixed(0))
         leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
@@ -189,9 +214,9 @@ class _Step:
         self.dimension = sum(leaf.count * leaf.values.shape[1] if is_rows(leaf) else leaf.size for leaf in leaves)
         if not self.dimension:
             raise ValueError("A contribution is empty: the model has nothing to learn from the records.")
-        self.radius = lattice.radius(mechanism.noise_multiplier)
+        self.radius = lattice.radius(mechanism.noise_multiplier, self.shards)
         self.unit = mechanism.clip / self.radius
-        expected = None if data.size is None else mechanism.rate * data.size
+        expected = None if data.size is None else mechanism.rate * data.size / self.shards
         self.outers, self.factoring = self._factoring(state, data._stand_in, expected)
         if self.factoring is None:
             clip.shrink(self.length, self.radius)  # refuses what rounding would spoil
@@ -200,13 +225,19 @@ class _Step:
         self.fine = self.factoring.fine if self.factoring else 0
         self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
         self.everyone = mechanism.rate == 1 or not self.count
-        gaps = () if self.everyone else sample.gap_tables(mechanism.rate, sample.digits_for(self.count))
-        self.tables = [*lattice.tables(), *gaps]
-        self.sizes = [self.dimension] * 2 + [self.room] * len(gaps)
-        self.words = sum(self.sizes)
+        # With no records at all there is still one chunk, empty: neighbours must not differ in whether a step works.
+        self.width = max(1, math.ceil(self.room / self.chunk)) * self.chunk
+        self.gaps = () if self.everyone else sample.gap_tables(mechanism.rate, sample.digits_for(self.count))
+        self.words = 2 * self.dimension + self.room * len(self.gaps)
+        self.groups = -(-self.words // alias.GROUP)
         self.together = max(1, min(64, DRAWN_AT_ONCE // self.words))
         self.alone = self.words > DRAWN_AT_ONCE
         self.given = max(1, min(mechanism.steps, GIVEN_AT_ONCE // self.words))
+        # From public numbers only. XLA's newer code for fused loops takes a quarter of the compiler's time.
+        quick = expected is not None and mechanism.steps * expected * self.length < QUICK
+        self.options: dict[str, str | bool] = {}
+        if quick and jax.default_backend() == "cpu":
+            self.options["xla_cpu_use_fusion_emitters"] = False
         self.alike = True
         self.alike = self._slots_are_alike(data)
 
@@ -259,15 +290,19 @@ class _Step:
         first: Int32[Array, ""],
         stop: Int32[Array, ""],
         words: UInt32[Array, "given _"],
+        least: UInt32[Array, "given _"],
         secret: Key,
         key: Key,
         records: PyTree,
     ) -> State:
-        """Take steps, given the words that ``segment`` would draw for them: the same bits, faster for many words."""
+        """Take steps, given the words that ``segment`` would draw for them, and the least of each group of words.
+
+        The same bits, faster for many words.
+        """
 
         def one(i: Array, state: State) -> State:
             steps = (first + i)[None]
-            noise, subsets = self.draw(secret, steps, words[i][None])
+            noise, subsets = self.draw(secret, steps, alias.Words(words, i, least))
             own = self.own_keys(secret, steps)
             mine = random.fold_in(key, steps)[0]
             return self._one(state, records, noise, subsets, jnp.int32(0), mine, None if own is None else own[0])
@@ -278,35 +313,38 @@ class _Step:
         self,
         state: State,
         records: PyTree,
-        noise: Int32[Array, "steps d"],
+        noise: list[Int32[Array, "steps _"]],
         subsets: Int32[Array, "_ width"],
         i: Int32[Array, ""],
         key: Key,
         own: Key | None,
     ) -> State:
-        total = self._noisy(self._sum(state, records, subsets, i, key, own), noise[i])
-        return _arrays(self.method.update(state, self._release(total), key))
+        total = self._sum(state, records, subsets, i, key, own, [block[i] for block in noise])
+        return self.finish(state, total, key)
+
+    def finish(self, state: State, totals: list[lattice.Sum], key: Key) -> State:
+        """Hand a noisy sum to the method."""
+        return _arrays(self.method.update(state, self._release(totals), key))
 
     def draw(
-        self, secret: Key, steps: Int32[Array, "steps"], words: UInt32[Array, "steps words"] | None = None
-    ) -> tuple[Int32[Array, "steps d"], Int32[Array, "_ width"]]:
-        """Draw the noise and the subsets of some steps; a step's depend on the secret and its number only."""
+        self, secret: Key, steps: Int32[Array, "steps"], words: alias.Words | None = None
+    ) -> tuple[list[Int32[Array, "steps _"]], Int32[Array, "_ width"]]:
+        """Draw the noise (in ``blocks``) and subsets of some steps; a step's depend on the secret and its number."""
         keys, more = random.fold_in(secret, 2 * steps + jnp.arange(2)[:, None])
         if words is None:
-            words = jax.vmap(lambda key: jax.random.bits(key, (self.words,), jnp.uint32))(keys)
-        coarse, fine, *digits = alias.draw(self.tables, jnp.split(words, np.cumsum(self.sizes)[:-1], 1), more)
-        # With no records at all there is still one chunk, empty: neighbours must not differ in whether a step works.
-        width = max(1, math.ceil(self.room / self.chunk)) * self.chunk
+            words = alias.Words(jax.vmap(lambda key: jax.random.bits(key, (self.words,), jnp.uint32))(keys))
+        digits = alias.draw(self.gaps, self.room, words, more, start=2 * self.dimension)
         if self.everyone:
-            subsets = jnp.minimum(jnp.arange(width, dtype=jnp.int32), self.count)[None]
+            subsets = jnp.minimum(jnp.arange(self.width, dtype=jnp.int32), self.count)[None]
         else:
-            room = ((0, 0), (0, width - self.room))
+            room = ((0, 0), (0, self.width - self.room))
             subsets = jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)
-        return lattice.noise(coarse, fine), subsets
+        return lattice.noise(self.blocks, words, more, self.fines), subsets
 
     def rooms(self) -> list[Any]:
         """Give memory for the words of the steps that are under way and of those to come."""
-        return [random.room(self.given, self.words) for _ in range(2)] if self.alone else []
+        sizes = (self.words, self.groups)
+        return [tuple(random.room(self.given, size) for size in sizes) for _ in range(2)] if self.alone else []
 
     def own_keys(self, secret: Key, steps: Int32[Array, "steps"]) -> Key | None:
         """Give each step the secret key from which its records get theirs; nothing where the method wants none."""
@@ -320,9 +358,19 @@ class _Step:
         tables = [leaf.count * leaf.values.shape[1] for leaf in self.sparse]
         return [self.dimension - sum(products) - sum(tables), *products, *tables]
 
+    @property
+    def fines(self) -> list[int]:
+        """The bits below the unit in which each of the ``blocks`` is summed."""
+        plain, products, tables = self._kinds([0] * len(self.blocks))
+        return [plain, *(self.fine for _ in products), *tables]
+
     def zero(self) -> list[lattice.Sum]:
         """Give the empty sum."""
-        return [lattice.zero(size) for size in self.blocks]
+        # The sums of several shards are added up: there one limb need not hold them.
+        narrow = self.factoring is not None and self.factoring.narrow and self.shards == 1
+        plain, products, tables = self._kinds(self.blocks)
+        whole = [lattice.zero(size) for size in (plain, *tables)]
+        return [whole[0], *(lattice.zero(size, narrow) for size in products), *whole[1:]]
 
     def _sum(
         self,
@@ -332,29 +380,64 @@ class _Step:
         i: Array,
         key: Key,
         own: Key | None = None,
+        noise: list[Int32[Array, "_"]] | None = None,
     ) -> list[lattice.Sum]:
-        """Add up the subset in chunks of one fixed shape; an empty subset is an empty sum."""
+        """Add up the subset of a step, to the noise, in whole units of the lattice."""
+
+        def rows_at(positions: Int32[Array, "chunk"], _: Any, __: Array) -> PyTree:
+            return jax.tree.map(lambda leaf: leaf.at[positions].get(mode="clip"), records)
+
+        return self.whole(self.sum(state, rows_at, subsets, i, key, own, self.count, noise=noise))
+
+    def whole(self, totals: list[lattice.Sum]) -> list[lattice.Sum]:
+        """Round sums in units of ``fines`` to whole units of the lattice."""
+        return [
+            lattice.wrap(lattice.coarsen(total, fine), fine) for total, fine in zip(totals, self.fines, strict=True)
+        ]
+
+    def sum(
+        self,
+        state: State,
+        rows_at: Callable[[Array, Any, Array], PyTree],
+        subsets: Int32[Array, "steps width"],
+        i: Array,
+        key: Key,
+        own: Key | None,
+        count: int | Int32[Array, ""],
+        begin: int | Int32[Array, ""] = 0,
+        noise: list[Int32[Array, "_"]] | None = None,
+    ) -> list[lattice.Sum]:
+        """Add up the subset in chunks of one fixed shape, to the noise; an empty subset is an empty sum.
+
+        It begins with the noise, in units of ``fines``: the same integers as if that came last, in fewer passes.
+        ``rows_at`` gives the records of a chunk; positions from ``count`` on are of no record. Where a subset is
+        handed over in parts, ``begin`` chunks came before.
+        """
         row = i if subsets.shape[0] > 1 or self.together == 1 else 0
-        included = jnp.sum(subsets[row] < self.count)
+        included = jnp.sum(subsets[row] < count)
 
         def add_chunk(j: Array, totals: list[lattice.Sum]) -> list[lattice.Sum]:
             positions = jax.lax.dynamic_slice(subsets, (row, j * self.chunk), (1, self.chunk))[0]
-            rows = jax.tree.map(lambda leaf: leaf.at[positions].get(mode="clip"), records)
-            mine = None if own is None else random.fold_in(own, j * self.chunk + jnp.arange(self.chunk))
+            rows = rows_at(positions, row, j * self.chunk)
+            mine = None if own is None else random.fold_in(own, (begin + j) * self.chunk + jnp.arange(self.chunk))
             clipped = self.clipped(state, rows, key, mine)
-            present = positions < self.count
+            present = positions < count
             plain, values = self._apart(clipped.plain)
             total, products, tables = self._kinds(totals)
             return [
                 lattice.add(total, self._exact_sum(plain, present)),
-                *self._add_products(products, clipped.factors, present, j),
+                *self._add_products(products, clipped.factors, present, begin + j),
                 *self._add_rows(tables, values, clipped.places, present),
             ]
 
         chunks = (included + self.chunk - 1) // self.chunk
+        start = self.zero()
+        if noise is not None:
+            plain, products, tables = self._kinds(list(map(lattice.Sum, (total.high for total in start), noise)))
+            start = [lattice.carry(plain), *products, *map(lattice.carry, tables)]
         if self.factoring is None and not self.sparse:
-            return jax.lax.fori_loop(0, chunks, add_chunk, self.zero())
-        group, fine = self.group, self.fine
+            return jax.lax.fori_loop(0, chunks, add_chunk, start)
+        group = self.group
 
         def carry(totals: list[lattice.Sum]) -> list[lattice.Sum]:
             return [totals[0], *(lattice.carry(total) for total in totals[1:])]
@@ -364,9 +447,7 @@ class _Step:
             totals = jax.lax.fori_loop(0, jnp.minimum(g, 1), lambda _, totals: carry(totals), totals)
             return jax.lax.fori_loop(g * group, jnp.minimum((g + 1) * group, chunks), add_chunk, totals)
 
-        totals = jax.lax.fori_loop(0, (chunks + group - 1) // group, add_group, self.zero())
-        plain, products, tables = self._kinds(carry(totals))
-        return [plain, *(lattice.coarsen(total, fine) for total in products), *tables]
+        return carry(jax.lax.fori_loop(0, (chunks + group - 1) // group, add_group, start))
 
     def _kinds(self, totals: list[Any]) -> tuple[Any, list[Any], list[Any]]:
         """Part what is kept in ``blocks`` into that of the plain leaves, of the outer products, and of the tables."""
@@ -427,11 +508,6 @@ class _Step:
         lows = add([total.low for total in totals], together)
         lows = jax.lax.fori_loop(0, jnp.where(fast, 0, self.chunk), add_one, lows)
         return [lattice.Sum(total.high, low) for total, low in zip(totals, lows, strict=True)]
-
-    def _noisy(self, totals: list[lattice.Sum], noise: Int32[Array, "d"]) -> list[lattice.Sum]:
-        parts = jnp.split(noise, np.cumsum(self.blocks)[:-1])
-        plain, products, tables = self._kinds(list(map(lattice.add, totals, parts)))
-        return [plain, *(lattice.wrap(total, self.fine) for total in products), *tables]
 
     def _contributions(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Array]:
         """Give the leaves of every record's contribution, and after them the places of the lines of sparse leaves."""
@@ -499,7 +575,7 @@ class _Step:
             parts.append(part / jnp.float32(weight))
         # The barrier: without it the compiler computes the sums again for every array that the update changes.
         parts = jax.lax.optimization_barrier(parts)
-        std = [jnp.float32(lattice.RHO * self.unit / weight) for weight in self.weights]
+        std = [jnp.float32(math.sqrt(self.shards) * lattice.RHO * self.unit / weight) for weight in self.weights]
         rate = jnp.float32(self.mechanism.rate)
         return Release(
             total=jax.tree.unflatten(structure, parts),
@@ -514,26 +590,26 @@ class _Step:
         Removing a record moves the others to other places. If a place changed the last bits of a contribution, all of
         them would change; such a method is run one record at a time instead (docs/proofs/clipping.md).
         """
-        keys = iter(jax.random.split(jax.random.key(0), 1 + len(jax.tree.leaves(data._stand_in))))
-        state = _arrays(self.method.init(next(keys)))
+        rng = np.random.default_rng(0)  # of NumPy, which need not be compiled
+        state = jax.jit(lambda key: _arrays(self.method.init(key)))(jax.random.key(0))
 
-        def made_up(leaf: Array) -> Array:
+        def made_up(leaf: Array) -> np.ndarray:
             shape, dtype = (self.chunk, *np.shape(leaf)), np.asarray(leaf).dtype
             if jnp.issubdtype(dtype, jnp.floating):
-                return jax.random.normal(next(keys), shape, dtype)
+                return rng.standard_normal(shape).astype(dtype)
             # Zeros and ones suit labels; the lines of a table must be many to be added to at all.
             levels = max([2, *(leaf.count for leaf in self.sparse)])
-            return jax.random.randint(next(keys), shape, 0, levels).astype(dtype)
+            return rng.integers(0, levels, shape).astype(dtype)
 
         rows = jax.tree.map(made_up, data._stand_in)
         own = random.fold_in(random.fixed(0), jnp.arange(self.chunk)) if self.method.own else None
-        program = jax.jit(self.clipped)
+        program = jax.jit(self.clipped, compiler_options=self.options)
         here = program(state, rows, jax.random.key(1), own)
         for places in (np.roll(np.arange(self.chunk), turn) for turn in (1, self.chunk // 2 + 1)):
             moved = jax.tree.map(operator.itemgetter(places), (rows, own))
             there = program(state, moved[0], jax.random.key(1), moved[1])
             pairs = zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
-            if not all(jnp.array_equal(one[places], other) for one, other in pairs):
+            if not all(np.array_equal(np.asarray(one)[places], np.asarray(other)) for one, other in pairs):
                 return False
         return True
 
@@ -566,13 +642,19 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version(), "device": jax.devices()[0].device_kind}
 
 
-def _tag(secret: Key, key: Key, records: PyTree, program: str) -> str:
+def _tag(secret: Key, key: Key, records: PyTree, program: str, origin: bytes) -> str:
     """Hash what decides the bits of a step, keyed by the secret: equal tags mean a replay shows nothing new."""
     digest = hmac.new(random.to_bytes(secret), digestmod=hashlib.sha256)
     machine = [platform.platform(), os.environ.get("XLA_FLAGS", ""), sorted(os.sched_getaffinity(0)), _processor()]
-    surroundings = [program, versions(), machine]
+    surroundings = [program, versions(), machine, origin]
     digest.update(repr(surroundings).encode())
     digest.update(np.asarray(jax.random.key_data(key)).tobytes())
+    if isinstance(records, disk.Stored):
+        digest.update(records.digest)
+        return digest.hexdigest()
+    if isinstance(records, shards.Shards):
+        told = repr([program, versions(), np.asarray(jax.random.key_data(key)).tolist(), origin])
+        return records.tags(secret, repr(machine).encode(), told.encode())
     for leaf in jax.tree.leaves(records):
         digest.update(repr((leaf.shape, str(leaf.dtype))).encode())
         digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")
@@ -632,6 +714,7 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
     if method.needs:
         traced["needs"] = jax.make_jaxpr(lambda record: [need.holds(record) for need in method.needs])(data._stand_in)
     lengths = {data._count, data._given} - {0, 1}
+    lengths |= data._records.lengths - {0, 1} if isinstance(data._records, shards.Shards) else set()
     for name, jaxpr in traced.items():
         arrays, calls = _contents(jaxpr)
         if calls:
@@ -657,8 +740,10 @@ def _facts(data: PrivateData) -> Any:
 
 def _refuse_unfit(method: Method, data: PrivateData) -> None:
     """Refuse records that are not what the method needs: to the curator, who has them, and before anything is spent."""
+    in_blocks = isinstance(data._records, disk.Stored | shards.Shards)
     for need in method.needs:
-        if not jax.jit(lambda records, holds=need.holds: jnp.all(jax.vmap(holds)(records)))(data._records):
+        hold = jax.jit(lambda records, holds=need.holds: jnp.all(jax.vmap(holds)(records)))
+        if not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
             raise ValueError(f"Some record does not suit the method. {need.text}")
 
 

@@ -75,6 +75,8 @@ class Factoring(NamedTuple):
         A sum of a chunk is rounded to multiples of 2**-fine of the lattice's unit.
     group
         How many chunks can be added to the low limb of a sum before it is carried over.
+    narrow
+        Whether a low limb is all there is: it holds every subset of the declared size, six deviations more included.
     """
 
     plain: int
@@ -83,6 +85,7 @@ class Factoring(NamedTuple):
     chunks: int
     fine: int
     group: int
+    narrow: bool
 
     def shrink(self, radius: int) -> float:
         """Give the share of the radius to which contributions are scaled, as ``clip.shrink`` does; not refused.
@@ -120,11 +123,14 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
             chunks = math.ceil((usual + 6 * math.sqrt(usual)) / chunk)
         if chunk == 32 or chunks * loss <= 2 * LIGHT_LOSS:
             break
-    # int32 holds the sum of a group beside a low limb, the bound on float32's error included.
-    room = (2**31 - 2**lattice.LIMB) / (1.01 * chunk * (radius + 1))
-    fine = min(lattice.LIMB, math.floor(math.log2(room / min(4, chunks))))
-    found = Factoring(plain, pairs, chunk, chunks, fine, math.floor(room * 2.0**-fine))
-    return found if fine >= 0 and found.shrink(radius) >= 1 - FACTORED_LOSS else None
+    # int32 holds the sum of a group beside a low limb or the noise, the bound on float32's error included.
+    for fine in reversed(range(lattice.LIMB + 1)):
+        room = lattice.LOW_ROOM / 2**fine - lattice.LARGEST_NOISE
+        group = math.floor(room / (1.01 * chunk * (radius + 1)))
+        if group >= min(4, chunks):
+            found = Factoring(plain, pairs, chunk, chunks, fine, group, expected is not None and group >= chunks)
+            return found if found.shrink(radius) >= 1 - FACTORED_LOSS else None
+    return None
 
 
 class Scaled(NamedTuple):

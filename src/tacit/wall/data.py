@@ -13,6 +13,8 @@ from jaxtyping import Bool, Shaped
 
 from tacit.schema import Column, Schema, checked_size, quietly
 from tacit.types import PyTree, Record
+from tacit.wall.disk import Stored
+from tacit.wall.shards import Shards
 from tacit.wall.units import Unit, group
 
 _INT32 = np.iinfo(np.int32)
@@ -56,13 +58,15 @@ class PrivateData:
     ----------
     schema, size, unit, max_records, ledger
         As declared; ``unit`` is who is protected.
+    shards
+        Into how many shards the records are dealt out (`tacit.distribute`), or None.
     placeholder
         One public stand-in record, without the leading axis.
     """
 
     __slots__ = (
         *("__weakref__", "_count", "_given", "_records", "_stand_in"),
-        *("ledger", "max_records", "placeholder", "schema", "size", "unit"),
+        *("ledger", "max_records", "placeholder", "schema", "shards", "size", "unit"),
     )
 
     # For the wall alone. With no records at all one placeholder stands in, so that compiled code has
@@ -72,6 +76,7 @@ class PrivateData:
     _given: int  # before records were dropped: the length of an array that a model may have captured
     _stand_in: PyTree  # for one unit, as stored: the placeholder, or a Unit of placeholders
     schema: Schema | None
+    shards: int | None
     size: int | None
     unit: str
     max_records: int
@@ -88,8 +93,16 @@ class PrivateData:
                 f"The schema is of type {type(schema).__name__}. Write tacit.Schema({{...}}); "
                 "several arrays are given together, as PrivateData((x, y))."
             )
-        columns = _columns(records)
-        if schema is None:
+        elsewhere = isinstance(records, Stored | Shards)
+        columns = {} if elsewhere else _columns(records)
+        if isinstance(records, Shards):
+            arrays: Any = records
+            placeholder, stand_in, max_records = records.placeholder, records.stand_in, records.max_records
+        elif isinstance(records, Stored):
+            arrays = records
+            placeholder = records.placeholder() if schema is None else jax.tree.map(jnp.asarray, schema.placeholder())
+            stand_in, max_records = placeholder, 1
+        elif schema is None:
             arrays = _without_schema(columns)
             stand_in = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), arrays)
             placeholder, max_records = stand_in, 1
@@ -105,7 +118,7 @@ class PrivateData:
             if isinstance(arrays, Unit):
                 repeated = jax.tree.map(lambda leaf: jnp.stack([leaf] * max_records), placeholder)
                 stand_in = Unit(repeated, jnp.ones(max_records, bool))
-        count = len(jax.tree.leaves(arrays)[0])
+        count = arrays.count if elsewhere else len(jax.tree.leaves(arrays)[0])
         if ledger is None or isinstance(ledger, str | os.PathLike):
             from tacit.ledger import Ledger
 
@@ -113,10 +126,11 @@ class PrivateData:
         stored = arrays if count else jax.tree.map(lambda leaf: leaf[None], stand_in)
         facts = {
             # JAX may share memory with these arrays: they are copies that nobody else holds.
-            "_records": jax.device_put(stored),
+            "_records": stored if elsewhere else jax.device_put(stored),
             "_count": count,
-            "_given": count if schema is None else len(columns[next(iter(schema.columns))]),
+            "_given": count if schema is None or elsewhere else len(columns[next(iter(schema.columns))]),
             "_stand_in": stand_in,
+            "shards": records.number if isinstance(records, Shards) else None,
             "schema": schema,
             "size": checked_size(size) or (schema.size if schema else None),
             "unit": schema.unit if schema else "record",
@@ -138,7 +152,7 @@ class PrivateData:
 
     def __dir__(self) -> list[str]:
         # inspect.getmembers and notebook inspectors fetch the value of every name they are told of.
-        return ["ledger", "max_records", "placeholder", "schema", "size", "unit"]
+        return ["ledger", "max_records", "placeholder", "schema", "shards", "size", "unit"]
 
     __setattr__ = __delattr__ = _sealed("its attributes cannot be changed")
     __len__ = __bool__ = _sealed("the number of records is private")

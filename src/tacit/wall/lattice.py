@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
+from tacit.types import Key
 from tacit.wall import alias
 
 STRIDE = 256
 SPREAD = 512
 HALF = 8192
 """Table values run from -HALF to HALF - 1, sixteen standard deviations either way."""
+LARGEST_NOISE = (STRIDE + 1) * HALF
+"""No noise value is further from 0."""
 RHO_SQUARED = SPREAD**2 * (STRIDE**2 + 1)
 RHO = math.sqrt(RHO_SQUARED)
 NOISE_DISTANCE = 2.0**-111
@@ -38,36 +42,46 @@ _PRECISION = 256
 
 
 class Sum(NamedTuple):
-    """An exact integer vector ``high * 2**16 + low`` with 0 <= low < 2**16."""
+    """An exact integer vector ``high * 2**16 + low`` with 0 <= low < 2**16; without a high limb, low modulo 2**32."""
 
-    high: Int32[Array, "d"]
+    high: Int32[Array, "d"] | None
     low: Int32[Array, "d"]
 
 
-def radius(noise_multiplier: float) -> int:
-    """Give M, the largest integer norm for which RHO / M is at least the noise multiplier.
+def radius(noise_multiplier: float, shares: int = 1) -> int:
+    """Give M, the largest integer norm for which RHO sqrt(shares) / M is at least the noise multiplier.
 
-    Privacy: public. Rounded to the safe side, in exact arithmetic.
+    Privacy: public. Rounded to the safe side, in exact arithmetic. ``shares`` independent draws of noise are added up.
     """
     sigma = Fraction(noise_multiplier)
-    largest = math.isqrt(math.floor(Fraction(RHO_SQUARED) / sigma**2))
+    largest = math.isqrt(math.floor(shares * Fraction(RHO_SQUARED) / sigma**2))
     if not 1 <= largest <= LARGEST_RADIUS:
+        most = math.sqrt(shares) * RHO
         raise ValueError(
             f"A noise multiplier of {noise_multiplier:g} is outside the lattice's range "
-            f"({RHO / LARGEST_RADIUS:.2g} to {RHO:.6g}). Ask for another epsilon, rate or number of steps."
+            f"({most / LARGEST_RADIUS:.2g} to {most:.6g}). Ask for another epsilon, rate or number of steps."
         )
     return largest
 
 
-def zero(dimension: int) -> Sum:
-    """Give the empty sum."""
-    return Sum(jnp.zeros(dimension, jnp.int32), jnp.zeros(dimension, jnp.int32))
+def zero(dimension: int, narrow: bool = False) -> Sum:
+    """Give the empty sum; ``narrow`` for one without a high limb."""
+    return Sum(None if narrow else jnp.zeros(dimension, jnp.int32), jnp.zeros(dimension, jnp.int32))
 
 
 def add(total: Sum, values: Int32[Array, "d"]) -> Sum:
     """Add int32 values to a sum, exactly."""
+    if total.high is None:
+        return Sum(None, total.low + values)
     low = total.low + (values & ((1 << LIMB) - 1))
     return Sum(total.high + (values >> LIMB) + (low >> LIMB), low & ((1 << LIMB) - 1))
+
+
+def plus(one: Sum, other: Sum) -> Sum:
+    """Add two sums of one form, exactly."""
+    if one.high is None or other.high is None:
+        return Sum(None, one.low + other.low)
+    return carry(Sum(one.high + other.high, one.low + other.low))
 
 
 def group(chunk: int, radius: int) -> int:
@@ -77,6 +91,8 @@ def group(chunk: int, radius: int) -> int:
 
 def carry(total: Sum) -> Sum:
     """Bring a sum whose low part is any int32 back into the form that all else expects."""
+    if total.high is None:
+        return total
     return Sum(total.high + (total.low >> LIMB), total.low & ((1 << LIMB) - 1))
 
 
@@ -85,26 +101,35 @@ def coarsen(total: Sum, fine: int) -> Sum:
     if not fine:
         return total
     low = total.low + (1 << fine >> 1)
+    if total.high is None:
+        return Sum(None, low >> fine)
     high, low = total.high + (low >> LIMB), low & ((1 << LIMB) - 1)
     return Sum(high >> fine, ((high & ((1 << fine) - 1)) << (LIMB - fine)) | (low >> fine))
 
 
 def wrap(total: Sum, fine: int) -> Sum:
-    """Reduce modulo 2**(48 - fine): what a sum that was wrapped before ``coarsen`` is known up to."""
-    return Sum((total.high << fine) >> fine, total.low)
+    """Reduce modulo 2**(48 - fine), or 2**(32 - fine): what a sum wrapped before ``coarsen`` is known up to."""
+    return total if total.high is None else Sum((total.high << fine) >> fine, total.low)
 
 
 def to_float(total: Sum, unit: float) -> Float32[Array, "d"]:
     """Turn a noisy sum into numbers: post-processing, so its rounding is harmless."""
+    if total.high is None:
+        return total.low.astype(jnp.float32) * jnp.float32(unit)
     return (total.high.astype(jnp.float32) * (1 << LIMB) + total.low.astype(jnp.float32)) * jnp.float32(unit)
 
 
-def noise(coarse: Int32[Array, "..."], fine: Int32[Array, "..."]) -> Int32[Array, "..."]:
-    """Give rounded Gaussians of standard deviation RHO from columns drawn from the two ``tables()``.
+def noise(
+    sizes: Sequence[int], words: alias.Words, keys: Key, fines: Sequence[int] | None = None
+) -> list[Int32[Array, "steps _"]]:
+    """Give rounded Gaussians of standard deviation RHO, in blocks, from the first two words for each of every step.
 
-    Privacy: depends on no record; the columns are secret.
+    A block is given in units of 2**-fine, if ``fines`` says so.
+
+    Privacy: depends on no record; the words and keys (see ``alias.draw``) are secret, and used for nothing else.
     """
-    return STRIDE * coarse + fine - (STRIDE + 1) * HALF
+    scales = [1 << fine for fine in fines or [0] * len(sizes)]
+    return alias.combine(tables(), [STRIDE, 1], sizes, words, keys, middle=LARGEST_NOISE, scales=scales)
 
 
 @functools.cache

@@ -13,7 +13,6 @@ declared simulation. Printing a key prints the secret.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from typing import Any
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Int32, UInt32
 
@@ -31,8 +30,13 @@ from tacit.types import Key
 BITS, FOLD, SPLIT, SEED = 1, 2, 3, 4
 CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 """The ASCII text "expand 32-byte k" of RFC 8439."""
+LENGTH = 32
+"""Bytes of a key."""
 BLOCKS_AT_ONCE = 8192
 """Sixteen arrays of this many words stay in a core's cache."""
+WORDS_AT_ONCE = 1 << 16
+_ZEROS = bytes(4 * WORDS_AT_ONCE)
+"""What OpenSSL encrypts, kept: new memory costs the operating system twice the time of the cipher."""
 
 
 def fresh() -> Key:
@@ -40,7 +44,7 @@ def fresh() -> Key:
 
     Privacy: the key must never leave the curator: with it the noise can be taken off again.
     """
-    return from_bytes(os.urandom(32))
+    return from_bytes(os.urandom(LENGTH))
 
 
 def fixed(seed: int) -> Key:
@@ -48,7 +52,9 @@ def fixed(seed: int) -> Key:
 
     Privacy: protects nobody; a run that uses it says so on its certificate.
     """
-    return jax.random.key(seed, impl=CHACHA20)
+    # As jax.random.key(seed, impl=CHACHA20) would, without compiling anything.
+    first = (int(seed) & 0xFFFFFFFF).to_bytes(LENGTH, "little")
+    return from_bytes(_cipher(first, (SEED, 0, 0)).update(bytes(LENGTH)))
 
 
 def from_bytes(secret: bytes) -> Key:
@@ -68,14 +74,21 @@ def fold_in(keys: Key, data: UInt32[Array, "..."] | Int32[Array, "..."]) -> Key:
     return flat.reshape(shape)
 
 
-def words(secret: bytes, data: int, out: npt.NDArray[np.uint32]) -> None:
+def words(secret: bytes, data: int, out: npt.NDArray[np.uint32], least: npt.NDArray[np.uint32], group: int) -> None:
     """Write the words of ``jax.random.bits(jax.random.fold_in(key, data), out.shape)`` by OpenSSL, outside of JAX.
+
+    The least of each group of so many words, the last of which may be short, is written to ``least``.
 
     Privacy: secret, like the 32 bytes of the key.
     """
-    child = np.empty(8, "<u4")
-    _openssl(secret, (FOLD, data, 0), child)
-    _openssl(child.tobytes(), (BITS, 0, 0), out)
+    child = _cipher(secret, (FOLD, data, 0)).update(bytes(LENGTH))
+    cipher = _cipher(child, (BITS, 0, 0))
+    # In parts that are still in the core's cache when their least words are looked for.
+    part = group * (WORDS_AT_ONCE // group)
+    for first in range(0, len(out), part):
+        here = out[first : first + part]
+        cipher.update_into(memoryview(_ZEROS)[: here.nbytes], here.view(np.uint8).data)
+        np.minimum.reduceat(here, range(0, len(here), group), out=least[first // group :][: -(-len(here) // group)])
 
 
 def room(*shape: int) -> npt.NDArray[np.uint32]:
@@ -89,16 +102,9 @@ def room(*shape: int) -> npt.NDArray[np.uint32]:
     return memory[first : first + size].view("<u4").reshape(shape)
 
 
-def _openssl(secret: bytes, nonce: tuple[int, int, int], out: npt.NDArray[np.uint32]) -> None:
+def _cipher(secret: bytes, nonce: tuple[int, int, int]) -> CipherContext:
     start = np.asarray([0, *nonce], "<u4").tobytes()  # the block counter comes first
-    cipher = Cipher(algorithms.ChaCha20(secret, start), mode=None).encryptor()
-    cipher.update_into(_zeros(4 * out.size), out.view(np.uint8).data)
-
-
-@functools.lru_cache(maxsize=2)
-def _zeros(count: int) -> bytes:
-    """Keep what is encrypted: new memory costs the operating system twice the time of the cipher."""
-    return bytes(count)
+    return Cipher(algorithms.ChaCha20(secret, start), mode=None).encryptor()
 
 
 def block(key: UInt32[Array, "8"], counter: UInt32[Array, "n"], nonce: tuple[Any, Any, Any]) -> UInt32[Array, "n 16"]:

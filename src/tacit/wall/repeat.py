@@ -57,6 +57,11 @@ def best_of(
         raise ValueError(
             "The candidates of a selection must have one recipe, ledger and run. This is a mistake of tacit."
         )
+    if first._shards and first._shards.processes > 1:
+        raise ValueError(
+            "A selection makes a secret number of runs, on which several processes cannot agree without telling it. "
+            "Run it in one process."
+        )
     if look.simulation != (seed is not None):
         raise ValueError(
             "A selection with a fixed seed is a simulation, and one without is none. This is a mistake of tacit."

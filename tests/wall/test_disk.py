@@ -1,0 +1,322 @@
+"""Records on disk: the same bits as in memory, whatever the size, and files that change are not read."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tacit
+from tacit import wall
+from tacit.ledger import Ledger
+from tacit.mechanism import Mechanism
+from tacit.types import Method, Need
+from tacit.wall import Door, disk
+
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+COUNT = 700
+SCHEMA = tacit.Schema(
+    {
+        "x": {"low": -2, "high": 2, "shape": [3]},
+        "y": {"levels": ["no", "yes"]},
+        "n": {"low": 0, "high": 9, "kind": "integer"},
+    },
+    unit="patient",
+    size=COUNT,
+)
+MECHANISM = Mechanism(0.1, 1.5, 1.0, 150)
+
+
+def table() -> dict[str, Any]:
+    random = np.random.default_rng(1)
+    x = random.normal(size=(COUNT, 3)).astype(np.float32)
+    return {"x": x, "y": np.where(x[:, 0] > 0, "yes", "no"), "n": random.integers(0, 10, COUNT)}
+
+
+def slope(own: bool = False) -> Method:
+    """Follow the gradient of a logistic regression; with a key of each record's own if wanted."""
+
+    def score(w: Any, record: Any) -> Any:
+        return (record["y"] - jax.nn.sigmoid(record["x"] @ w)) * record["x"] + 0.1 * record["n"]
+
+    def noisy(w: Any, record: Any, _: Any, mine: Any) -> Any:
+        return score(w, record) + jax.random.uniform(mine, (3,))
+
+    return Method(
+        init=lambda key: jnp.zeros(3),
+        contribute=noisy if own else lambda w, record, _: score(w, record),
+        update=lambda w, release, _: w + 0.1 * jnp.tanh(release.full),
+        draw=lambda w, _: {"w": w},
+        own=own,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    whole = table()
+    parts = ({name: values[a : a + 250] for name, values in whole.items()} for a in range(0, COUNT, 250))
+    tacit.write_columns(parts, SCHEMA, tmp_path / "records")
+    return tmp_path / "records"
+
+
+def run(door: Door, cuts: tuple[int, ...] = (0, 150)) -> np.ndarray:
+    state = jnp.zeros(3)
+    for first, stop in itertools.pairwise(cuts):
+        state = door.advance(state, first, stop)
+    return np.asarray(state)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "own"), [(True, False), (False, False), pytest.param(True, True, marks=pytest.mark.slow)]
+)
+def test_on_disk_and_in_memory_give_the_same_bits(
+    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, mapped: bool, own: bool
+) -> None:
+    """Same key, same subsets, noise and sums: three segments of groups of 64 steps, whatever way rows are read."""
+    monkeypatch.setattr(disk, "MAPPED", 1 << 30 if mapped else 0)
+    monkeypatch.setattr(disk, "COLD", 1.0 if mapped else 0.0)
+    stored = tacit.read_columns(folder)
+    assert (stored._records.files[0].mapped is not None) == mapped
+    assert "sealed" in repr(stored)
+    memory = open_door(slope(own), tacit.PrivateData(table(), SCHEMA), MECHANISM)
+    fetched = open_door(slope(own), stored, MECHANISM)
+    assert fetched._fetch is not None
+    whole = run(memory)
+    assert np.isfinite(whole).all()
+    assert whole.any()
+    assert np.array_equal(run(fetched), whole)
+    assert np.array_equal(run(fetched, (0, 1, 70, 150)), whole)
+
+
+def test_what_is_handed_over_is_the_subset(folder: Path, open_door: Callable[..., Door]) -> None:
+    stored = tacit.read_columns(folder)
+    door = open_door(slope(), stored, MECHANISM)
+    fetch, draw = door._fetch, jax.jit(door._step.draw)
+    assert fetch.together == 64
+    sealed, sizes = tacit.PrivateData(table(), SCHEMA)._records, []
+    for start in (0, 64):
+        ahead, last = fetch._group(door._stream, start, 100, 0, 0)
+        assert last
+        noise, subsets = draw(door._stream, jnp.arange(start, start + 64))
+        assert all(np.array_equal(*both) for both in zip(noise, ahead.noise, strict=True))
+        assert np.array_equal(subsets, ahead.subsets)
+        columns = jax.tree.map(np.asarray, stored._records.records(ahead.words))
+        for i in range(min(64, 100 - start)):
+            mine = np.asarray(subsets[i])[np.asarray(subsets[i]) < COUNT]
+            sizes.append(len(mine))
+            for name, values in sealed.items():
+                assert np.array_equal(columns[name][i, : len(mine)], np.asarray(values)[mine])
+    # Sizes are binomial: the mean of 100 is beyond six standard errors once in a billion; the key is fixed.
+    assert abs(np.mean(sizes) - 70) < 6 * np.sqrt(63 / 100)
+
+
+def products() -> Method:
+    """Contribute an outer product, which the wall sums by its factors, and what its own key says."""
+    return Method(
+        init=lambda key: (jnp.zeros((70, 80)), jnp.zeros(2)),
+        contribute=lambda state, record, key, own: (
+            jnp.outer(jnp.sin(jnp.arange(70) * record["x"][0]), jnp.cos(jnp.arange(80) * record["x"][1])),
+            jax.random.uniform(own, (2,)),
+        ),
+        update=lambda state, release, key: release.total,
+        draw=lambda state, key: {"w": state[0]},
+        own=True,
+    )
+
+
+@pytest.mark.parametrize("rate", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_a_step_in_parts_is_the_step(
+    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, rate: float
+) -> None:
+    """A subset that is handed over in parts adds up to the same integers, outer products and own keys included."""
+    mechanism = Mechanism(rate, 1.5, 1.0, 2)
+    start = products().init(jax.random.key(0))
+    memory = open_door(products(), tacit.PrivateData(table(), SCHEMA), mechanism)
+    assert memory._step.factoring is not None
+    monkeypatch.setattr(disk, "HANDED_AT_ONCE", memory._step.chunk * 20)
+    parts = open_door(products(), tacit.read_columns(folder), mechanism)
+    assert parts._fetch.parted
+    assert parts._fetch.width < memory._step.width
+    one, other = (door.advance(start, 0, 2) for door in (memory, parts))
+    assert all(np.array_equal(*both) for both in zip(one, other, strict=True))
+
+
+@pytest.mark.slow
+def test_long_contributions_and_everyone(
+    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words given by OpenSSL, one step at a time; and the rate at which every record takes part."""
+    everyone = Mechanism(1.0, 1.5, 1.0, 3)
+    stored, sealed = tacit.read_columns(folder), tacit.PrivateData(table(), SCHEMA)
+    assert np.array_equal(
+        run(open_door(slope(), stored, everyone), (0, 3)), run(open_door(slope(), sealed, everyone), (0, 3))
+    )
+    inside = run(open_door(slope(), sealed, MECHANISM), (0, 5))
+    monkeypatch.setattr(wall, "DRAWN_AT_ONCE", 4)
+    alone = open_door(slope(), stored, MECHANISM)
+    assert alone._step.alone
+    assert alone._fetch.together == 1
+    assert np.array_equal(run(alone, (0, 5)), inside)
+
+
+def test_the_tag_is_made_of_the_content(folder: Path, tmp_path: Path, open_door: Callable[..., Door]) -> None:
+    """Not of the file's time or name: a changed value with everything put back gives another tag, so other noise."""
+    door = open_door(slope(), tacit.read_columns(folder), MECHANISM, simulation=False)
+    again = open_door(slope(), tacit.read_columns(folder), MECHANISM, simulation=False)
+    assert door.tag == again.tag
+    file = folder / "records.npy"
+    before = file.stat()
+    os.chmod(file, 0o600)
+    with file.open("r+b") as out:
+        out.seek(-1, os.SEEK_END)
+        out.write(b"\0" if file.read_bytes()[-1] else b"\1")
+    os.chmod(file, 0o400)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+    assert file.stat().st_size == before.st_size
+    with pytest.raises(ValueError, match="outside its declared bounds"):
+        tacit.read_columns(folder)  # the last byte made the integer far too large: seal without the schema
+    (folder / "schema.toml").unlink()
+    changed = open_door(slope(), tacit.read_columns(folder, size=COUNT), MECHANISM, simulation=False)
+    assert changed._text == door._text
+    assert changed.tag != door.tag
+    assert not np.array_equal(jax.random.key_data(changed._stream), jax.random.key_data(door._stream))
+
+
+def test_files_that_change_are_not_read(folder: Path, open_door: Callable[..., Door]) -> None:
+    ledger = Ledger()
+    door = open_door(slope(), tacit.read_columns(folder), MECHANISM, ledgers=[ledger])
+    door.advance(jnp.zeros(3), 0, 2)
+    os.chmod(folder / "records.npy", 0o600)
+    with (folder / "records.npy").open("r+b") as out:
+        out.seek(-1, os.SEEK_END)
+        out.write(b"\0")
+    with pytest.raises(RuntimeError, match="changed since they were sealed"):
+        door.advance(jnp.zeros(3), 2, 4)
+    assert [(look.first, look.stop) for look in ledger.looks] == [(0, 2), (2, 4)]  # the line comes first
+
+
+def test_the_ledger_is_charged_before_a_record_is_fetched(
+    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger()
+    door = open_door(slope(), tacit.read_columns(folder), MECHANISM, ledgers=[ledger])
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(disk.File, "gather", stop)
+    with pytest.raises(KeyboardInterrupt):
+        door.advance(jnp.zeros(3), 0, 2)
+    assert [(look.first, look.stop) for look in ledger.looks] == [(0, 2)]
+
+
+def test_a_run_on_disk_is_resumed_for_free(folder: Path, tmp_path: Path) -> None:
+    def fit(run: str, stop: int | None = None) -> Any:
+        data = tacit.read_columns(folder, ledger=tmp_path / f"{run}.jsonl")
+        budget = tacit.Budget(1.0, 1e-6, unit="patient")
+        return tacit.fit(slope(), data, budget, rate=0.1, steps=100, clip=1.5, run_dir=tmp_path / run, progress=False)
+
+    calls = iter(range(100))
+    original = Door._advance
+
+    def killed(self: Door, state: Any, first: int, stop: int) -> Any:
+        after = original(self, state, first, stop)
+        if next(calls) == 20:
+            raise KeyboardInterrupt
+        return after
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Door, "_advance", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit("run")
+    posterior = fit("run")
+    ledger = Ledger(tmp_path / "run.jsonl")
+    assert sum(look.steps for look in ledger.looks) == 100
+    posterior.certificate.verify(ledger)
+
+
+def test_own_npy_files_without_a_schema(tmp_path: Path, open_door: Callable[..., Door]) -> None:
+    random = np.random.default_rng(0)
+    records = {"x": random.normal(size=(90, 3)).astype(np.float32), "b": random.random(90) < 0.5}
+    for name, values in records.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    method = Method(
+        lambda key: jnp.zeros(3),
+        lambda w, record, _: jnp.where(record["b"], record["x"], 0.0),
+        lambda w, release, _: w + release.total,
+        lambda w, _: {"w": w},
+        needs=(Need("x is small.", lambda record: jnp.all(jnp.abs(record["x"]) < 100)),),
+    )
+    both = [
+        run(open_door(method, data, MECHANISM), (0, 9))
+        for data in (tacit.read_columns(tmp_path), tacit.PrivateData(records))
+    ]
+    assert np.array_equal(*both)
+    other = method._replace(needs=(Need("x is tiny.", lambda record: jnp.all(jnp.abs(record["x"]) < 0.1)),))
+    with pytest.raises(ValueError, match="x is tiny"):
+        open_door(other, tacit.read_columns(tmp_path), MECHANISM)
+
+
+def test_needs_are_checked_in_every_block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "BLOCK", 64)
+    stored = tacit.read_columns(folder)._records
+    seen = np.concatenate([np.asarray(block["x"]) for block in stored.blocks()])
+    whole = np.asarray(tacit.PrivateData(table(), SCHEMA)._records["x"])
+    assert {row.tobytes() for row in seen} == {row.tobytes() for row in whole}
+
+
+def _bad() -> Iterator[tuple[str, Any, str]]:
+    yield "x", np.zeros((4, 2)), "float32"
+    yield "x", np.asarray([1.0, np.nan], np.float32), "missing or infinite"
+    yield "x", np.asfortranarray(np.zeros((4, 2), np.float32)), "C order"
+    yield "x", np.asarray(["a"]), "float32"
+    yield "x", np.float32(1), "C order"
+
+
+@pytest.mark.parametrize(("name", "values", "message"), list(_bad()))
+def test_what_cannot_be_records_is_refused(tmp_path: Path, name: str, values: Any, message: str) -> None:
+    np.save(tmp_path / f"{name}.npy", values)
+    with pytest.raises((ValueError, TypeError), match=message):
+        tacit.read_columns(tmp_path)
+
+
+def test_errors_of_folders(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no npy files"):
+        tacit.read_columns(tmp_path)
+    with pytest.raises(FileExistsError, match="already"):
+        tacit.write_columns([], SCHEMA, folder)
+    with pytest.raises(ValueError, match="differ in the columns"):
+        tacit.read_columns(folder, tacit.Schema({"x": {"low": 0, "high": 1}}))
+    with pytest.raises(ValueError, match="ids"):
+        tacit.write_columns([{**table(), "patient": np.arange(COUNT)}], SCHEMA, tmp_path / "other")
+    assert not list((tmp_path / "other").iterdir()), "what was converted so far does not stay behind"
+    grouped = tacit.Schema({"a": {"low": 0, "high": 1}}, unit="patient", max_records=2)
+    with pytest.raises(ValueError, match="not grouped"):
+        tacit.write_columns([], grouped, tmp_path / "other")
+    np.save(tmp_path / "a.npy", np.zeros(3, np.float32))
+    np.save(tmp_path / "b.npy", np.zeros(4, np.float32))
+    with pytest.raises(ValueError, match="leading axis"):
+        tacit.read_columns(tmp_path)
+
+
+def test_parquet_is_converted_once(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    schema = tacit.Schema({"a": {"low": 0, "high": 1, "missing": "drop"}, "c": {"levels": ["u", "v"]}})
+    columns = {"a": [0.5, None, 7.0, -1.0], "c": ["u", "v", "v", "u"], "name": ["A", "B", "C", "D"]}
+    pyarrow.parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
+    tacit.write_columns(tmp_path / "t.parquet", schema, tmp_path / "records")
+    stored, sealed = tacit.read_columns(tmp_path / "records"), tacit.read_parquet(tmp_path / "t.parquet", schema)
+    (block,) = stored._records.blocks()
+    for name, values in sealed._records.items():
+        assert np.array_equal(block[name], values)
+    assert (tmp_path / "records" / "records.npy").stat().st_mode & 0o777 == 0o400
