@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.audit import direct, lower_bound
+import tacit
+from tacit.audit import audit, canary_scores, direct, lower_bound, one_run_bound
 from tacit.mechanism import Mechanism
+from tacit.wall import lattice
 
 DELTA = 1e-5
 
@@ -127,3 +129,84 @@ def test_what_cannot_be_counted_is_refused(
         direct(inside, outside, delta=DELTA, confidence=confidence)
     with pytest.raises(ValueError, match="delta"):
         direct(np.zeros(100), np.zeros(100), delta=1.0)
+
+
+# --- one run with many canaries ---------------------------------------------------------------------------------
+
+
+def answers(epsilon: float, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Simulate randomised response, the worst there is at δ = 0: a canary's coin is told rightly or not."""
+    generator = np.random.default_rng(seed)
+    coins = generator.random(count) < 0.5
+    honest = generator.random(count) < 1 / (1 + np.exp(-epsilon))
+    return np.where(coins == honest, 1, -1) * (1 + generator.random(count)), coins
+
+
+def test_one_run_is_close_for_randomised_response_and_never_above() -> None:
+    # False alarms: 40 x 0.001. A tenth of 10000 canaries is guessed about at most: 1% of an ε of 1 is the error.
+    for epsilon in (0.5, 2.0):
+        bounds = [one_run_bound(*answers(epsilon, 10_000, seed), delta=1e-9) for seed in range(20)]
+        assert max(bounds) <= epsilon
+        assert min(bounds) > 0.7 * epsilon
+
+
+def test_one_run_that_tells_nothing_or_everything() -> None:
+    generator = np.random.default_rng(0)
+    coins = generator.random(1000) < 0.5
+    assert one_run_bound(generator.random(1000), coins, delta=1e-9) == 0  # false alarm 0.001
+    # 500 right guesses out of 500: at chance p all are right with p^500 = 0.0002, which is an ε of log(58).
+    assert 3.9 < one_run_bound(coins + 0.1 * generator.random(1000), coins, delta=1e-9) < 4.2
+    # A δ that allows one canary in a hundred to be published explains some of it.
+    assert one_run_bound(coins + 0.1 * generator.random(1000), coins, delta=1e-3) < 3.9
+    with pytest.raises(ValueError, match="at least 20 canaries"):
+        one_run_bound(np.zeros(5), np.zeros(5, bool), delta=1e-9)
+
+
+# --- a method, through the real wall ----------------------------------------------------------------------------
+
+RECORDS = {"x": np.array([0, 1, 1], np.int32)}
+RECIPE = Mechanism(0.5, 1.0, 1.0, 3)
+
+
+@pytest.mark.usefixtures("quick_compiler")
+def test_a_method_is_attacked_and_a_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Seeds are fixed; false alarms: 2 x 0.001. What longer runs show of all methods is in docs/attacked.md.
+    method = tacit.conjugate(tacit.families.bernoulli())
+    found = audit(method, RECORDS, RECIPE, runs=500, seed=1)
+    assert 0.3 * found.certified < found.epsilon <= found.certified == RECIPE.cost(1e-5)
+    assert found.passed
+    assert "certified ε" in str(found)
+    assert audit(method, {"x": np.arange(60, dtype=np.int32) % 2}, RECIPE, attack="one-run", seed=1).passed
+    honest = lattice.noise
+    monkeypatch.setattr(lattice, "noise", lambda *given: [block // 4 for block in honest(*given)])
+    faulty = audit(method, RECORDS, RECIPE, runs=500, seed=1)
+    assert not faulty.passed
+    assert "MORE than is certified" in str(faulty)
+
+
+@pytest.mark.slow
+def test_a_final_posterior_tells_less_than_all_releases() -> None:
+    # False alarms: 2 x 0.001.
+    method = tacit.conjugate(tacit.families.bernoulli())
+    found = [audit(method, RECORDS, RECIPE, attack=attack, runs=5000, seed=1) for attack in ("posterior", "canary")]
+    assert 0 < found[0].epsilon < found[1].epsilon <= found[1].certified
+
+
+def test_runs_of_one_audit_are_independent_of_each_other() -> None:
+    # Each begins at the start and has noise of its own: neighbouring scores are uncorrelated, 5 standard errors.
+    scores = canary_scores(None, None, Mechanism(1.0, 1.0, 1.0, 2), 2000, True, seed=3)
+    assert len(np.unique(scores)) > 1980  # scores lie on a lattice: a few meet
+    assert abs(np.corrcoef(scores[1:], scores[:-1])[0, 1]) < 5 / np.sqrt(2000)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"attack": "gradient"}, "not known"),
+        ({"mechanism": Mechanism(0.5, 1.0, 1.0, 3, "replace-one")}, "add-remove"),
+        ({"method": tacit.Method(*[None] * 4), "records": None}, "needs made-up records"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(given: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        audit(**{"method": None, "records": None, "mechanism": RECIPE, "runs": 30, **given})

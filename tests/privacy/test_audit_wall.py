@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tacit.audit import canary_releases, direct, lower_bound
+from tacit.audit import canary_scores, direct, lower_bound
 from tacit.mechanism import Mechanism
 from tacit.wall import clip
 
@@ -25,11 +25,11 @@ Released = Callable[..., np.ndarray]
 
 @pytest.fixture(scope="module")
 def released() -> Released:
-    """Give the first coordinate of 10^5 releases of one recipe, with the canary or without."""
+    """Give the scores of 10^5 releases of one recipe, with the canary or without."""
 
     @functools.cache
     def run(rate: float, noise: float, inside: bool, wall: str = "honest") -> np.ndarray:
-        return canary_releases(Mechanism(rate, CLIP, noise, 1), RUNS, inside, seed=100 + inside)
+        return canary_scores(None, None, Mechanism(rate, CLIP, noise, 1), RUNS, inside, seed=100)
 
     return run
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 from tacit.mechanism import Mechanism
 from tacit.types import Method
-from tacit.wall import Door, lattice
+from tacit.wall import Door, lattice, random
 from tacit.wall.data import PrivateData
 
 RUNS = 20_000
@@ -100,3 +100,73 @@ def test_the_low_bits_of_our_release_tell_nothing(released: dict[bool, np.ndarra
     assert stats.chi2_contingency(counts).pvalue > 0.0003
     for row in counts:
         assert stats.chisquare(row).pvalue > 0.0003
+
+
+# --- least-significant bits, sums and seeds -------------------------------------------------------------------
+
+MANY = 60_000
+NEAR = Mechanism(rate=1.0, clip=1.0, noise_multiplier=1.1, steps=MANY)
+"""Not 1, at which the lattice's unit is a power of two and all low bits are zero."""
+
+
+def in_window(released: np.ndarray) -> np.ndarray:
+    """Keep numbers of one binary exponent: what their low bits tell is then not told by their size."""
+    return released[(np.abs(released) >= 0.25) & (np.abs(released) < 0.5)]
+
+
+def advantage(inside: np.ndarray, outside: np.ndarray) -> tuple[float, float]:
+    """Learn on one half which low bits speak for the record, attack the other half; give advantage and its error."""
+    inside, outside = (in_window(values).view(np.uint32) & 0xFF for values in (inside, outside))
+    shares = [np.bincount(values[::2], minlength=256) / len(values[::2]) for values in (inside, outside)]
+    accused = shares[0] > shares[1]
+    rates = [accused[values[1::2]] for values in (inside, outside)]
+    error = np.sqrt(sum(rate.var() / len(rate) for rate in rates))
+    return float(rates[0].mean() - rates[1].mean()), float(error)
+
+
+def test_the_low_bits_of_a_naive_release_give_the_record_away_and_ours_do_not(
+    open_door: Callable[..., Door], recorder: Callable[[int], Method]
+) -> None:
+    # One plus noise below one half has lost the bits that the noise alone would have: an attack on precision.
+    std = np.float32(NEAR.noise_std)
+    noise = [np.asarray(std * jax.random.normal(jax.random.key(seed), (MANY,), jnp.float32)) for seed in (3, 4)]
+    naive, _ = advantage(noise[0] + np.float32(1), noise[1])
+    ours = []
+    for inside in (True, False):
+        method = recorder(MANY)
+        data = PrivateData(np.array([[0.0]] + [[1.0]] * inside, np.float32), size=1)
+        door = open_door(method, data, NEAR, seed=300 + inside)
+        ours.append(np.asarray(door.advance(jax.jit(method.init)(jax.random.key(0)), 0, MANY)[1]))
+    lattice_advantage, error = advantage(*ours)
+    print(f"low bits: advantage {naive:.3f} naive, {lattice_advantage:.4f} +- {error:.4f} on the lattice")
+    assert naive > 0.1
+    assert abs(lattice_advantage) < 4 * error  # false alarm 6e-5, and the seeds are fixed
+
+
+def test_a_float_sum_moves_by_twice_the_clip_and_ours_by_the_record() -> None:
+    # Two is a tie between neighbouring floats at 2^25 + 4: the sum jumps by four. That sums of ours never move by more
+    # than the radius, in any order, is in test_neighbours.py.
+    others, record = np.float32(2**25 + 4), np.float32(2)
+    assert (others + record) - others == 2 * record
+    total = lattice.add(lattice.zero(1), jnp.asarray([2**25 + 4], jnp.int32))
+    moved = lattice.add(total, jnp.asarray([2], jnp.int32))
+    assert int(moved.high[0] - total.high[0]) * (1 << lattice.LIMB) + int(moved.low[0] - total.low[0]) == 2
+
+
+def test_a_small_seed_is_found_by_trying_all_and_a_secret_of_ours_is_none_of_them(
+    open_door: Callable[..., Door], recorder: Callable[[int], Method]
+) -> None:
+    def noises(seed: jax.Array) -> jax.Array:
+        return jax.random.normal(jax.random.key(seed), (2,), jnp.float32)
+
+    seeds = jnp.arange(1 << 12)
+    every = np.asarray(jax.jit(jax.vmap(noises))(seeds))
+    hidden = np.asarray(noises(jnp.int32(2741)))
+    assert np.flatnonzero((every == hidden).all(1)).tolist() == [2741]
+    door = open_door(recorder(1), PrivateData(np.zeros((3, 1), np.float32), size=3), ONE_STEP, simulation=False)
+    secret = random.fresh()
+    door.rekey(secret)
+    keys = jax.jit(jax.vmap(lambda seed: jax.random.key_data(jax.random.key(seed, impl=random.CHACHA20))))(seeds)
+    known = {row.tobytes() for row in np.asarray(keys)}
+    assert random.to_bytes(random.fixed(7)) in known
+    assert not {random.to_bytes(key) for key in (secret, door._secret, door._stream)} & known

@@ -20,6 +20,7 @@ from tacit.methods.vi import vi
 from tacit.types import Method, PyTree
 from tacit.wall import Door, _Step, clip, lattice, random
 from tacit.wall.data import PrivateData
+from tests.test_every_method import COUNT, TABLE, numbers
 
 KEY = jax.random.key(5)
 COUNTS = (0, 1, 2, 3, 7, 20, 40)
@@ -49,6 +50,14 @@ def itself(width: int) -> Method:
     )
 
 
+def in_blocks(width: int) -> Method:
+    """Contribute the record in two leaves, which are clipped together."""
+    return itself(width)._replace(
+        init=lambda key: {"a": jnp.zeros(2), "b": jnp.zeros(width - 2)},
+        contribute=lambda state, record, key: {"a": record[:2], "b": record[2:]},
+    )
+
+
 def logistic(rows: Any) -> None:
     weight = numpyro.sample("weight", dist.Normal(0, 1).expand([rows.shape[1] - 1]).to_event())
     with numpyro.plate("records", rows.shape[0]):
@@ -64,6 +73,7 @@ CASES = {
     "five numbers": Case(itself(5), 5, Mechanism(0.5, 0.3, 0.7, 10), 40),
     "much noise": Case(itself(9), 9, Mechanism(0.5, 2.0, 5000.0, 10), 40),
     "little noise": Case(itself(3), 3, Mechanism(0.5, 1e4, 0.04, 10), 30),
+    "two leaves": Case(in_blocks(5), 5, Mechanism(0.5, 1.0, 1.0, 10), 10, (1, 7, 20)),
     "vi": Case(logistic_method(4), 4, Mechanism(0.5, 1.0, 1.0, 10), 12, (1, 2, 20)),
 }
 
@@ -83,7 +93,11 @@ class Summed(NamedTuple):
 
 
 def exact(totals: list[lattice.Sum]) -> list[int]:
-    parts = [np.asarray(total.high).astype(np.int64) * (1 << lattice.LIMB) + np.asarray(total.low) for total in totals]
+    parts = [
+        np.asarray(0 if total.high is None else total.high).astype(np.int64) * (1 << lattice.LIMB)
+        + np.asarray(total.low)
+        for total in totals
+    ]
     return np.concatenate(parts).tolist()
 
 
@@ -313,6 +327,45 @@ def test_the_error_of_float32_sums_is_real_and_covered() -> None:
     assert furthest <= 2 * gamma * factoring.chunk * factoring.chunks * step.radius + by_rounding
 
 
+# --- every method ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers(name: str, quick_compiler: None) -> None:
+    """The same randomness, one record out of the subset and its values overwritten: the rest cancels exactly."""
+    data = PrivateData(TABLE[name].records, size=COUNT)
+    method = TABLE[name].make()(data.placeholder)
+    start = jax.tree.map(jnp.asarray, method.init(KEY))
+    step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10), start)
+    own = random.fixed(4) if method.own else None
+    program = jax.jit(lambda records, subset: step._sum(start, records, subset, jnp.int32(0), KEY, own))
+    column, generator = numbers(name), np.random.default_rng(6)
+    records = jax.tree.map(np.asarray, data._records)
+    wild = {**records, column: (10.0 ** generator.uniform(-3, 6) * records[column]).astype(records[column].dtype)}
+
+    def total(given: PyTree, subset: list[int]) -> list[int]:
+        positions = np.full((1, step.chunk), COUNT, np.int32)
+        positions[0, : len(subset)] = subset
+        return exact(program(given, positions))
+
+    furthest = 0
+    for given in (records, wild):
+        whole = total(given, list(range(COUNT)))
+        for gone in (0, 5, COUNT - 1):
+            # Own keys go with the places in a subset: there the last record is the one to go.
+            gone = COUNT - 1 if method.own else gone
+            spoilt = {**given, column: np.concatenate([given[column][:gone], np.full_like(given[column][:1], 1e30)])}
+            spoilt[column] = np.concatenate([spoilt[column], given[column][gone + 1 :]])
+            left = [i for i in range(COUNT) if i != gone]
+            moved = square(whole, total(spoilt, left))
+            assert moved <= step.radius**2
+            assert (
+                whole == [a + b for a, b in zip(total(spoilt, left), total(given, [gone]), strict=True)] or method.own
+            )
+            furthest = max(furthest, moved)
+    assert furthest > 0.25 * step.radius**2
+
+
 # --- the same through the whole door ------------------------------------------------------------------------
 
 STEPS = 30
@@ -353,6 +406,7 @@ def through_the_door(open_door: Callable[..., Door]) -> Through:
     spoilt = records.copy()
     spoilt[-1] = [np.nan, 1.0, np.inf]
     found = {}
+    jax.config.update("jax_disable_most_optimizations", True)  # ten programs that run for a moment
     for rate, mechanism in MECHANISMS.items():
         for name, count in {"all": 8, "without the last": 7, "one": 1, "none": 0}.items():
             method = every_release(3)
@@ -363,6 +417,7 @@ def through_the_door(open_door: Callable[..., Door]) -> Through:
                 # PrivateData refuses such a record, so it is put behind the wall by hand.
                 door._records = jnp.asarray(spoilt)
                 found[rate, "spoilt"] = tuple(np.asarray(door.advance(state, 0, STEPS)[1]))
+    jax.config.update("jax_disable_most_optimizations", False)
     return found  # type: ignore[return-value]
 
 

@@ -1,0 +1,381 @@
+"""Known faults, planted one at a time: ``python -m tests.mutants`` shows that a test of every commit catches each.
+
+A mutant is a small edit of one file of ``src/tacit``, made in a copy of the package. The tests named beside it are run
+against the copy, and one of them must fail. The command writes tests/results/mutants.md; it can be stopped and goes on:
+lines that are in the file are kept. Delete it to begin anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "tacit"
+
+
+class Mutant(NamedTuple):
+    """A fault in words, the edit that plants it, and the tests that must find it."""
+
+    fault: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+NEIGHBOURS, EVERY, FIT = "tests/privacy/test_neighbours.py", "tests/test_every_method.py", "tests/test_fit.py"
+LEDGER, FAULTS = "tests/test_ledger.py", "tests/test_faults.py"
+WALL = "wall/__init__.py"
+
+MUTANTS = [
+    Mutant(
+        "divides by the realised size of the subset",
+        WALL,
+        "        return self.finish(state, total, key)\n",
+        "        release = self._release(total)\n"
+        "        size = jnp.sum(subsets[i if len(subsets) > 1 else 0] < self.count)\n"
+        "        share = jnp.maximum(size, 1) / max(self.count, 1)\n"
+        "        release = release._replace(full=jax.tree.map(lambda part: part / share, release.total))\n"
+        "        return _arrays(self.method.update(state, release, key))\n",
+        (f"{NEIGHBOURS}::test_released_numbers_lie_on_the_lattice",),
+    ),
+    Mutant(
+        "noise scaled to the mean instead of the sum",
+        WALL,
+        "        total = self._sum(state, records, subsets, i, key, own, [block[i] for block in noise])\n",
+        "        total = self._sum(state, records, subsets, i, key, own, [block[i] // 4 for block in noise])\n",
+        (f"{NEIGHBOURS}::test_no_records_at_all_still_give_noise",),
+    ),
+    Mutant(
+        "leaves clipped one by one, accounted jointly",
+        WALL,
+        "            return clip.Scaled(clip.to_integers(plain, self.mechanism.clip, self.radius), [], places)\n",
+        "            each = [clip.to_integers(one, self.mechanism.clip, self.radius) for one in flat]\n"
+        "            return clip.Scaled(jnp.concatenate(each, axis=1), [], places)\n",
+        (f"{NEIGHBOURS}::test_no_neighbour_is_further_away_than_the_radius[two leaves]",),
+    ),
+    Mutant(
+        "no noise where nothing was summed (a rejected update)",
+        WALL,
+        "        total = self._sum(state, records, subsets, i, key, own, [block[i] for block in noise])\n",
+        "        bare = self._sum(state, records, subsets, i, key, own)\n"
+        "        something = sum(jnp.any(total.low != 0) for total in bare) > 0\n"
+        "        noise = [jnp.where(something, block[i], 0) for block in noise]\n"
+        "        total = self._sum(state, records, subsets, i, key, own, noise)\n",
+        (f"{NEIGHBOURS}::test_no_records_at_all_still_give_noise",),
+    ),
+    Mutant(
+        "shuffled passes, accounted as Poisson subsets",
+        WALL,
+        "            subsets = jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)\n",
+        "            size = max(1, round(self.mechanism.rate * self.count))\n"
+        "            order = jax.vmap(lambda key: jax.random.permutation(key, self.count))(more)[:, :size]\n"
+        "            subsets = jnp.pad(jnp.sort(order.astype(jnp.int32), 1), ((0, 0), (0, self.width - size)),\n"
+        "                              constant_values=self.count)\n",
+        ("tests/privacy/test_subset_attack.py::test_the_subsets_are_those_of_independent_coins",),
+    ),
+    Mutant(
+        "subsets cut short at one chunk",
+        WALL,
+        "        included = jnp.sum(subsets[row] < count)\n",
+        "        included = jnp.minimum(jnp.sum(subsets[row] < count), self.chunk)\n",
+        ("tests/wall/test_own.py::test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot",),
+    ),
+    Mutant(
+        "subsets kept for several steps",
+        WALL,
+        "        return lattice.noise(self.blocks, words, more, self.fines), subsets\n",
+        "        subsets = subsets[jnp.arange(len(subsets)) // 2 * 2]\n"
+        "        return lattice.noise(self.blocks, words, more, self.fines), subsets\n",
+        ("tests/privacy/test_subset_attack.py::test_the_subsets_are_those_of_independent_coins",),
+    ),
+    Mutant(
+        "noise keys used again in every step",
+        WALL,
+        "        keys, more = random.fold_in(secret, 2 * steps + jnp.arange(2)[:, None])\n",
+        "        keys, more = random.fold_in(secret, 0 * steps + jnp.arange(2)[:, None])\n",
+        (f"{NEIGHBOURS}::test_no_records_at_all_still_give_noise",),
+    ),
+    Mutant(
+        "the prior's gradient in every contribution, and in the update",
+        "methods/vi.py",
+        "                return reading.record_term({**state.params, **direct}, reading.constrain(w), record, own)\n",
+        "                values = reading.constrain(w)\n"
+        "                term = reading.record_term({**state.params, **direct}, values, record, own)\n"
+        "                return term + reading.log_prior({**state.params, **direct}, values)\n",
+        (f"{EVERY}::test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo[vi, logistic regression]",),
+    ),
+    Mutant(
+        "NaN poisons the sum: all its coordinates count as the largest number",
+        "wall/clip.py",
+        "jnp.rint(jnp.where(valid, numbers, 0))",
+        "jnp.rint(jnp.where(valid, numbers, radius))",
+        ("tests/wall/test_clip.py::test_one_value_that_is_not_finite_makes_the_row_zero_and_no_other",),
+    ),
+    Mutant(
+        "replace-one sensitivity with an add-remove accountant",
+        "accounting.py",
+        '    return (1.0 if adjacency == "add-remove" else 2.0) * math.sqrt(steps) / noise\n',
+        "    return math.sqrt(steps) / noise\n",
+        ("tests/test_accounting.py::test_replacing_doubles_the_sensitivity",),
+    ),
+    Mutant(
+        "float sums in place of integers",
+        WALL,
+        "jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)",
+        "jnp.sum(jnp.where(present[:, None], integers, 0).astype(jnp.float32), axis=0).astype(jnp.int32)",
+        (f"{NEIGHBOURS}::test_no_neighbour_is_further_away_than_the_radius[little noise]",),
+    ),
+    Mutant(
+        "one step fewer certified than taken",
+        "ledger.py",
+        "        steps = sum(look.steps for look in of_run)\n",
+        "        steps = sum(look.steps for look in of_run) - 1\n",
+        (f"{LEDGER}::test_runs_count_repeated_steps",),
+    ),
+    Mutant(
+        "one step more taken than charged",
+        WALL,
+        "        return self._advance(state, first, stop)\n",
+        "        return self._advance(state, first, stop + 1)\n",
+        (f"{EVERY}::test_splitting_segments_changes_no_bit[conjugate, mixture of two]",),
+    ),
+    Mutant(
+        "a seeded key in a real run",
+        "wall/random.py",
+        "    return from_bytes(os.urandom(LENGTH))\n",
+        "    return fixed(0)\n",
+        ("tests/wall/test_random.py::test_fresh_keys_are_the_operating_systems_32_bytes",),
+    ),
+    Mutant(
+        "a user's seed makes the noise, and the certificate does not say so",
+        "fit.py",
+        "            return cls(folder, uuid.uuid4().hex, key, secret, simulate is not None)\n",
+        "            return cls(folder, uuid.uuid4().hex, key, secret, False)\n",
+        (f"{FIT}::test_a_fresh_run_has_fresh_noise_and_a_simulation_says_so",),
+    ),
+    Mutant(
+        "a record's own draw kept across steps (memory of a record)",
+        WALL,
+        "        return random.fold_in(jax.random.split(secret, 1)[0], steps) if self.method.own else None\n",
+        "        return random.fold_in(jax.random.split(secret, 1)[0], 0 * steps) if self.method.own else None\n",
+        ("tests/wall/test_own.py::test_no_two_keys_of_a_run_are_the_same",),
+    ),
+    Mutant(
+        "a number without noise beside the release (a loss)",
+        WALL,
+        "        return self.finish(state, total, key)\n",
+        "        bare = self._sum(state, records, subsets, i, key, own)\n"
+        "        release = self._release(total)._replace(full=self._release(bare).full)\n"
+        "        return _arrays(self.method.update(state, release, key))\n",
+        (f"{NEIGHBOURS}::test_released_numbers_lie_on_the_lattice",),
+    ),
+    Mutant(
+        "the ledger's line after the look",
+        WALL,
+        "        for ledger in self._ledgers:\n            ledger.charge(look)\n        if self._shards:\n",
+        "        state = self._advance(state, first, stop)\n        for ledger in self._ledgers:\n"
+        "            ledger.charge(look)\n        return state\n        if self._shards:\n",
+        ("tests/wall/test_step.py::test_the_ledger_is_charged_before_words_are_drawn",),
+    ),
+    Mutant(
+        "the ledger's line is not synced to the disk",
+        "ledger.py",
+        "            os.fsync(file)\n            if self._synced < 0:\n",
+        "            if self._synced < 0:\n",
+        (f"{LEDGER}::test_the_line_is_on_the_disk_before_charge_returns",),
+    ),
+    Mutant(
+        "a replay is free whatever the records are",
+        WALL,
+        '        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")\n',
+        "",
+        (f"{FAULTS}::test_no_look_is_lost_or_free[records changed-in the middle]",),
+    ),
+    Mutant(
+        "a replay is free whatever the state is",
+        WALL,
+        "    surroundings = [program, versions(), machine, origin]\n",
+        "    surroundings = [program, versions(), machine]\n",
+        (f"{FAULTS}::test_no_look_is_lost_or_free[records changed, killed again, checkpoint lost-in the middle]",),
+    ),
+    Mutant(
+        "one secret makes the same noise for other records",
+        WALL,
+        "        self._stream = secret if self._look.simulation else random.from_bytes(stream)\n",
+        "        self._stream = secret\n",
+        (f"{FIT}::test_other_data_never_meet_the_same_noise_under_a_copied_secret",),
+    ),
+    Mutant(
+        "a changed checkpoint is gone on from under the old key",
+        "fit.py",
+        "            replays, origin = seal == door.seal(sealed), hashlib.sha256(sealed).digest()\n",
+        "            replays, origin = True, hashlib.sha256(sealed).digest()\n",
+        (
+            f"{FAULTS}::test_no_look_is_lost_or_free[secret deleted-in the middle]",
+            f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[checkpoint-7]",
+        ),
+    ),
+    Mutant(
+        "two processes in one folder",
+        "ledger.py",
+        "            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            pass\n",
+        (f"{FAULTS}::test_no_look_is_lost_or_free[another process in the folder-in the middle]",),
+    ),
+    Mutant(
+        "the secret stays when the run has ended",
+        "fit.py",
+        '            (self.folder / "secret.key").unlink(missing_ok=True)\n            (self.folder',
+        "            (self.folder",
+        (f"{FAULTS}::test_no_look_is_lost_or_free[SIGKILL-in the middle]",),
+    ),
+    Mutant(
+        "no allowance for rounding in the clip",
+        "wall/clip.py",
+        "    share = (1 - math.sqrt(dimension) / (2 * radius)) / (1 + (_additions(dimension) + 16) * UNIT_ROUNDOFF)\n",
+        "    share = 1.0\n",
+        ("tests/wall/test_clip.py::test_no_row_exceeds_other_radii",),
+    ),
+    Mutant(
+        "less noise than asked for: the radius rounded up",
+        "wall/lattice.py",
+        "    largest = math.isqrt(math.floor(shares * Fraction(RHO_SQUARED) / sigma**2))\n",
+        "    largest = math.isqrt(math.floor(shares * Fraction(RHO_SQUARED) / sigma**2)) + 1\n",
+        ("tests/wall/test_lattice.py::test_the_radius_is_the_largest_safe_one",),
+    ),
+    Mutant(
+        "contributions 5% longer than the clip",
+        "wall/clip.py",
+        "    return radius * jnp.minimum(1, jnp.float32(share) / jnp.sqrt(squares))\n",
+        "    return radius * jnp.minimum(1, jnp.float32(1.05 * share) / jnp.sqrt(squares))\n",
+        (f"{NEIGHBOURS}::test_no_neighbour_is_further_away_than_the_radius[five numbers]",),
+    ),
+    Mutant(
+        "the rate of the subsets rounded to float32",
+        "wall/sample.py",
+        "    stay = Fraction(1) - Fraction(rate)\n",
+        "    stay = Fraction(1) - Fraction(float(jnp.float32(rate)))\n",
+        ("tests/wall/test_sample.py::test_the_rate_is_the_floats_exact_value",),
+    ),
+    Mutant(
+        "noise from 32 bits a draw: what was cut off is not drawn",
+        "wall/alias.py",
+        "    return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), settle, carry)[0]\n",
+        "    return blocks\n",
+        ("tests/wall/test_alias.py::test_what_is_cut_off_is_parted_by_96_more_bits_to_the_last_unit",),
+    ),
+    Mutant(
+        "shapes follow the private number of records",
+        WALL,
+        "        expected = None if data.size is None else mechanism.rate * data.size / self.shards\n",
+        "        expected = mechanism.rate * data._count / self.shards\n",
+        (f"{NEIGHBOURS}::test_neighbouring_data_sets_run_the_same_shapes",),
+    ),
+    Mutant(
+        "nothing of delta kept for what the samplers lack",
+        "mechanism.py",
+        "    recipe = (budget.epsilon, budget.delta * (1 - RESERVE), rate, steps, adjacency)\n",
+        "    recipe = (budget.epsilon, budget.delta * (1 + 1e-2), rate, steps, adjacency)\n",
+        ("tests/test_mechanism.py::test_calibrated_recipe_fits_the_budget_with_its_reserve",),
+    ),
+    Mutant(
+        "a look beyond the cap",
+        "ledger.py",
+        "        if after <= cap.epsilon:\n",
+        "        if after <= 1.1 * cap.epsilon:\n",
+        (f"{LEDGER}::test_the_cap_refuses_before_writing",),
+    ),
+    Mutant(
+        "an error message that shows a value",
+        "wall/data.py",
+        "has a value that is none of its {len(codes)} declared levels",
+        "has a value in {flat!r} that is none of its {len(codes)} declared levels",
+        ("tests/wall/test_data.py::test_an_unknown_level_is_refused_and_not_shown",),
+    ),
+    Mutant(
+        "records that can be pickled",
+        "wall/data.py",
+        "    __reduce__ = __reduce_ex__ = __getstate__ = _sealed(",
+        "    _unused = _sealed(",
+        ("tests/wall/test_data.py::test_sealed",),
+    ),
+    Mutant(
+        "a model that prints records is let in",
+        WALL,
+        "        if calls:\n",
+        "        if False:\n",
+        ("tests/test_errors.py::test_a_model_that_calls_out_of_the_program_is_refused[print]",),
+    ),
+]
+
+
+def plant(mutant: Mutant, folder: Path) -> Path:
+    """Copy the package into a folder and make the edit; give the folder to import it from."""
+    copy = folder / "src" / "tacit"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / mutant.file).write_text(edited(mutant), encoding="utf-8")
+    return folder / "src"
+
+
+def edited(mutant: Mutant) -> str:
+    text = (SOURCE / mutant.file).read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.fault}: its text occurs {text.count(mutant.old)} times in {mutant.file}, not once.")
+    return text.replace(mutant.old, mutant.new)
+
+
+def hunt(mutant: Mutant) -> tuple[str, float]:
+    """Give the test that found the mutant, or what happened instead; and the processor seconds it took."""
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "out", "w+", encoding="utf-8") as out:
+        environment = {**os.environ, "PYTHONPATH": str(plant(mutant, Path(folder)))}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *mutant.tests]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = code = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        said = out.read()
+    seconds = usage.ru_utime + usage.ru_stime
+    failed = [line.split()[1] for line in said.splitlines() if line.startswith("FAILED")]
+    if code == 1 and failed:
+        return f"`{failed[0].split('[')[0]}`", seconds
+    print(said[-1500:])
+    return ("**SURVIVED**" if code == 0 else f"**BROKEN** ({code})"), seconds
+
+
+def main() -> int:
+    file = ROOT / "tests" / "results" / "mutants.md"
+    file.parent.mkdir(exist_ok=True)
+    kept = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    known = {line.split(" | ")[0]: line for line in kept if line.startswith("| ") and "**" not in line}
+    lines = ["| fault | planted in | found by | processor seconds |", "|---|---|---|---|"]
+
+    def row(mutant: Mutant) -> str:
+        start = f"| {mutant.fault}"
+        if start in known:
+            return known[start]
+        killer, seconds = hunt(mutant)
+        return f"{start} | `{mutant.file}` | {killer} | {seconds:.0f} |"
+
+    with ThreadPoolExecutor(2) as pool:
+        for line in pool.map(row, MUTANTS):
+            lines.append(line)
+            print(line, flush=True)
+            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    alive = sum("**" in line for line in lines)
+    seconds = sum(int(line.split(" | ")[-1].removesuffix(" |")) for line in lines[2:])
+    lines += ["", f"{len(MUTANTS) - alive} of {len(MUTANTS)} found, in {seconds} processor seconds; two run at a time."]
+    print(lines[-1])
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return alive
+
+
+if __name__ == "__main__":
+    sys.exit(main())
