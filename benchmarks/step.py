@@ -54,6 +54,12 @@ def private(data: tacit.PrivateData, count: int) -> Callable[[], object]:
     return lambda: jax.block_until_ready(program(*inputs))
 
 
+def chunk(data: tacit.PrivateData) -> int:
+    """Give the number of records that the wall takes at once."""
+    mechanism = tacit.Mechanism(SUBSET / 60000, 5.0, 1.3, STEPS)
+    return wall._Step(method(), data, mechanism, jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)).chunk
+
+
 def public(records: dict[str, Array], count: int, chunk: int, drawn: bool) -> Callable[[], object]:
     """Give the compiled non-private segment; ``drawn`` says whether it draws its subsets or is given them."""
     rate = SUBSET / count
@@ -63,8 +69,8 @@ def public(records: dict[str, Array], count: int, chunk: int, drawn: bool) -> Ca
     def draw(first: Array, number: int) -> Array:
         keys, more = random.fold_in(random.fixed(0), 2 * (first + jnp.arange(number)) + jnp.arange(2)[:, None])
         tables = sample.gap_tables(rate, sample.digits_for(count))
-        words = jax.vmap(lambda key: jax.random.bits(key, (len(tables), room), jnp.uint32))(keys)
-        digits = alias.draw(tables, [words[:, i] for i in range(len(tables))], more)
+        words = jax.vmap(lambda key: jax.random.bits(key, (len(tables) * room,), jnp.uint32))(keys)
+        digits = alias.draw(tables, room, alias.Words(words), more)
         return jnp.pad(sample.subsets(digits, count), ((0, 0), (0, width - room)), constant_values=count)
 
     def segment(w: Array, records: dict[str, Array], given: Array) -> Array:
@@ -123,14 +129,11 @@ def main() -> None:
 
     rows = records(60000)
     data = tacit.PrivateData(rows, size=60000)
-    chunk = wall._Step(
-        method(), data, tacit.Mechanism(SUBSET / 60000, 5.0, 1.3, STEPS), jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)
-    ).chunk
     timed = medians(
         {
             "private": private(data, 60000),
-            "non-private, same subsets drawn": public(rows, 60000, chunk, drawn=True),
-            "non-private, subsets given": public(rows, 60000, chunk, drawn=False),
+            "non-private, same subsets drawn": public(rows, 60000, chunk(data), drawn=True),
+            "non-private, subsets given": public(rows, 60000, chunk(data), drawn=False),
         },
         options.rounds,
     )
@@ -144,7 +147,7 @@ def main() -> None:
     for n in counts:
         rows = records(n)
         programs[f"private {n}"] = private(tacit.PrivateData(rows, size=n), n)
-        programs[f"public {n}"] = public(rows, n, chunk, drawn=True)
+        programs[f"public {n}"] = public(rows, n, chunk(data), drawn=True)
     timed = medians(programs, options.rounds)
     for n in counts:
         mine, theirs = (timed[f"{kind} {n}"] for kind in ("private", "public"))
