@@ -1,10 +1,10 @@
 """The time of a step on networks, beside the same step without privacy, Opacus and jax-privacy, in one run.
 
-    python papers/dpbnn/timing.py           (--quick for a smoke test; papers/dpbnn/peer.sh installs Opacus)
+    python benchmarks/peers.py mlp          (or cnn; papers/dpbnn/peer.sh installs Opacus)
 
 Subsets of 256 of 60000 records, clip 1.5, noise multiplier 1.3, gradient descent. tacit's step is that of the wall
 (``Door.advance``): it draws an exact Poisson subset, gathers, clips, sums in integers, adds noise of a cryptographic
-generator and updates. All others are handed one subset for nothing. In turns, the least of some rounds.
+generator and updates. All others are handed one subset for nothing.
 
 "public": the same network in JAX without privacy, one backward pass for the mean, many steps in a compiled loop.
 "public by calls": a step in a call, since JAX is slow at convolutions inside of loops (jax issue 12868). Ratios are to
@@ -28,30 +28,21 @@ import optax
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "d3p")]
-import study  # noqa: E402
 from mnist import module  # noqa: E402
 from opacus_peer import CLIP, LEARNING_RATE, SIGMA, SUBSET  # noqa: E402
-from peer_client import Peer, Timer, in_turns, timed  # noqa: E402
+from peer_client import Peer, Timer, timed  # noqa: E402
 
 import tacit  # noqa: E402
 from tacit.wall import Door  # noqa: E402
 from tacit.wall import random as secret_random  # noqa: E402
 
-study.HERE = HERE
 RECORDS = 60000
 METHODS: dict[str, Callable[..., Any]] = {
     "SGD": lambda net: tacit.sgd(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
-    "SGLD": lambda net: tacit.sgld(net, size=RECORDS, step_size=LEARNING_RATE / RECORDS, keep=1),
     "Bayes by backprop": lambda net: tacit.backprop(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
-    "MC dropout": lambda net: tacit.dropout(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
 }
-COLOURS = {
-    "tacit": study.COLOURS["blue"],
-    "public": study.COLOURS["black"],
-    "torch": study.COLOURS["black"],
-    "jax-privacy": study.COLOURS["orange"],
-    "Opacus": study.COLOURS["pink"],
-}
+WARM = 64
+"""Steps that are taken before the clock starts: in the first ones methods take every iterate into their average."""
 STEPS = {"mlp": (28, 1), "cnn": (28, 3)}
 """Steps in one timing: of a quick program (the wall draws noise of some steps ahead), of a slow one."""
 
@@ -78,7 +69,8 @@ def private(method: Any, data: tacit.PrivateData, number: int) -> Timer:
         simulation=True,
     )
     state = jax.tree.map(jnp.asarray, jax.jit(built.init)(jax.random.key(0)))
-    return timed(lambda: door.advance(state, 0, number), number)
+    state = door.advance(state, 0, WARM)
+    return timed(lambda: door.advance(state, WARM, WARM + number), number)
 
 
 def descent(net: Any, gradient: Callable[..., Any], records: Any, number: int, calls: bool = False) -> Timer:
@@ -155,41 +147,3 @@ def timers(network: str, data: tacit.PrivateData, records: Any, peer: Peer | Non
             number = slow if way == "hooks" and network == "mlp" else quick
             found[name] = peer.timer(network=network, way=way, number=number)
     return found
-
-
-def main() -> None:
-    """Time, print, write."""
-    chosen = study.options(__doc__, networks={"default": "mlp,cnn", "help": "which networks"})
-    rounds = 1 if chosen.quick else 15
-    records = made_up()
-    data = tacit.PrivateData(records, size=RECORDS)
-    peer = Peer.start(HERE / "opacus_peer.py")
-    text, results = [], {}
-    figure, axes = study.panels(len(chosen.networks.split(",")), width=4.4)
-    for network in chosen.networks.split(","):
-        took = {name: time.wall for name, time in in_turns(timers(network, data, records, peer), rounds).items()}
-        results[network] = took
-        public = min(took["public"], took["public by calls"])
-        base = {name: took["torch"] if name.startswith(("torch", "Opacus")) else public for name in took}
-        rows = [
-            (name, f"{1e3 * seconds:.1f}", f"{seconds / base[name]:.2f}", f"{seconds / took['tacit SGD']:.2f}")
-            for name, seconds in took.items()
-        ]
-        heads = [network, "ms a step", "over the same without privacy", "over tacit SGD"]
-        text.append(study.table(heads, rows))
-        ax = axes[len(results) - 1]
-        colours = [COLOURS[name.split()[0]] for name in took]
-        ax.barh(list(took), [1e3 * seconds for seconds in took.values()], color=colours)
-        if max(took.values()) > 30 * min(took.values()):
-            ax.set_xscale("log")
-        ax.set(xlabel="milliseconds a step", title=f"{network}, subsets of {SUBSET}")
-        ax.invert_yaxis()
-    if peer:
-        peer.close()
-    else:
-        text.append("Opacus was not installed.")
-    study.save(chosen.out, "timing", "python papers/dpbnn/timing.py", "\n\n".join(text), results, figure)
-
-
-if __name__ == "__main__":
-    main()

@@ -126,6 +126,32 @@ def test_preconditioned_dynamics_have_the_same_stationary_law(noise_std: float) 
     assert np.mean(squares["a"][1000:]) > 20 * np.mean(squares["b"][1000:])
 
 
+@pytest.mark.parametrize("thermostat", [True, False])
+def test_a_thermostat_takes_out_the_heat_of_the_noise(thermostat: bool) -> None:
+    """Forty weights with a normal target, and four times the noise that the friction asks for.
+
+    20000 steps, correlated over fewer than 200: a relative standard error below 2.3%, and 12% is five of them. Without
+    the thermostat the variance is four times too large.
+    """
+    net = tacit.network((lambda key: {"w": jnp.zeros(40)}, lambda weights, x: weights["w"]), "gaussian", noise=1.0)
+    precision, friction = COUNT + 1.0, 0.05
+    eta = 0.02 / precision
+    noise_std = np.sqrt(4 * 2 * friction / eta)
+    records = {"x": jnp.zeros(1), "y": jnp.zeros(40)}
+    method = tacit.sgld(net, size=COUNT, step_size=eta, friction=friction, thermostat=thermostat, keep=1)(records)
+
+    def step(state: Any, t: Any) -> tuple[Any, Any]:
+        key = jax.random.fold_in(KEY, t)
+        noise = noise_std * jax.random.normal(jax.random.fold_in(key, 1), (40,))
+        full = {"w": noise - COUNT * state.weights["w"]}
+        release = Release(full, {"w": jnp.float32(noise_std)}, jnp.float32(1), full)
+        state = method.update(state, release, key)
+        return state, state.weights["w"]
+
+    places = jax.jit(lambda: jax.lax.scan(step, method.init(KEY), jnp.arange(20000))[1])()
+    assert np.asarray(places)[2000:].var(0).mean() * precision == pytest.approx(1 if thermostat else 4, rel=0.12)
+
+
 def test_only_the_missing_noise_is_added() -> None:
     """Where the wall's noise is more than enough, none is: the next place follows from the release alone."""
     method = tacit.sgld(constant(), size=COUNT, step_size=0.01)(RECORD)
@@ -151,7 +177,7 @@ def test_sgld_remembers_the_last_places_and_averages_what_is_watched() -> None:
     draws = {float(method.draw(state, jax.random.key(seed))["w"]) for seed in range(40)}
     assert sorted(draws) == pytest.approx(sorted(places[7::2]))
     assert method.points is not None
-    np.testing.assert_allclose(method.points(state)["watched mean"], np.mean(places[4:]), rtol=1e-5)
+    np.testing.assert_allclose(method.points(state)["watched mean"], np.mean(places[5::2]), rtol=1e-5)
 
 
 def regression() -> dict[str, np.ndarray]:
@@ -201,7 +227,7 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
 
     def loss(params: Any) -> Any:
         w = at(params, state.noise[0])
-        (mean,), (std,) = params.mean.values(), jax.tree.map(jax.nn.softplus, params.rho).values()
+        (mean,), (std,) = params.mean.values(), jax.tree.map(jnp.exp, params.rho).values()
         fit = jnp.sum(jax.vmap(lambda record: net.log_likelihood(w, record, None))(data))
         divergence = jnp.sum((std**2 + mean**2) / 2 - jnp.log(std))
         return (divergence - fit) / COUNT

@@ -17,7 +17,7 @@ NEEDS_DATA = pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["regression", pytest.param("mnist", marks=NEEDS_DATA), "timing"])
+@pytest.mark.parametrize("script", ["regression", pytest.param("mnist", marks=NEEDS_DATA)])
 def test_a_study_runs(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("PEER_PYTHON", "not installed")
@@ -54,6 +54,17 @@ def test_what_the_page_says_of_the_regression_is_so() -> None:
     for values in found.values():
         assert len(values["inside"]) == 20
         assert 0.85 <= np.mean(values["coverage"]) <= 0.95
+
+
+def test_private_networks_on_digits_are_as_good_as_asked() -> None:
+    """At epsilon 1 all three methods are above the paper's accuracy, and calibrated, BBP by a bought temperature."""
+    found = _numbers("mnist")
+    least = {"mlp, SGLD": 0.90, "mlp, BBP": 0.90, "mlp, MC dropout": 0.90, "cnn, SGLD": 0.95}
+    for title, accuracy in least.items():
+        one = found[f"mnist, {title}, normal, private"]
+        assert one["epsilon"] <= 1
+        assert one["accuracy"] >= accuracy
+        assert one["tempered ECE" if title == "mlp, BBP" else "ECE"] <= 0.03
 
 
 def _numbers(name: str) -> dict[str, Any]:

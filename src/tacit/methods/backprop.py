@@ -1,6 +1,6 @@
 """Private Bayes by backprop (Blundell et al. 2015; Zhang, Bu, Chen, Long 2021, DP-BBP) with shared draws.
 
-    q(w) = N(mu, s^2), s = softplus(rho)
+    q(w) = N(mu, s^2), s = exp(rho)
     for t = 1..T
         w    = mu + s eps,  eps public                   one draw of all weights, shared by all records
         u_i  = grad_w log p(y_i | x_i, w)                contribution: through the wall, as in SGD
@@ -34,7 +34,7 @@ from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 
 class Gaussian(NamedTuple):
-    """Independent normal weights: means, and standard deviations before the softplus."""
+    """Independent normal weights: means, and logarithms of standard deviations."""
 
     mean: Weights
     rho: Weights
@@ -105,7 +105,7 @@ def backprop(
 
     def init(key: Key) -> BackpropState:
         mean = net.start(key)
-        rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, first_std + math.log(-math.expm1(-first_std))), mean)
+        rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, math.log(first_std)), mean)
         params = Gaussian(mean, rho)
         noise = drawn_ahead(key)
         weights = [at(params, one) for one in noise]
@@ -121,8 +121,8 @@ def backprop(
     def update(state: BackpropState, release: Release, key: Key) -> BackpropState:
         def loss(params: Gaussian) -> Array:
             """Its gradient is that of the negative ELBO: the released gradient goes through the draw."""
-            std = jax.tree.map(jax.nn.softplus, params.rho)
-            means = temperature * total(jax.tree.map(jnp.log, std))
+            std = jax.tree.map(jnp.exp, params.rho)
+            means = temperature * total(params.rho)
             for full, noise in zip(release.full, state.noise, strict=True):
                 weights = at(params, noise)
                 fit = inner(full, weights) / factor
@@ -153,4 +153,4 @@ def at(params: Gaussian, noise: Weights) -> Weights:
 
     Privacy: public.
     """
-    return jax.tree.map(lambda mean, rho, z: mean + jax.nn.softplus(rho) * z, params.mean, params.rho, noise)
+    return jax.tree.map(lambda mean, rho, z: mean + jnp.exp(rho) * z, params.mean, params.rho, noise)

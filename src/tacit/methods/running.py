@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.special import ndtri
 
 from tacit.types import Array, Key, PyTree, Release
 
+MANY = 1 << 16
+"""Numbers of which a pass over memory takes longer than to ask whether it is needed."""
 Pace = Callable[[Array], Array]
 """The weight of a step's release in the average, from the step's number, counted from 0; the first is 1."""
 
@@ -79,9 +80,21 @@ def block_weights(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float,
 
 
 def tail_average(average: PyTree, new: PyTree, step: Array) -> PyTree:
-    """Take an iterate into an average whose weights grow like step**3: the start is forgotten, the tail is averaged."""
-    share = 4 / (step + 4)
-    return jax.tree.map(lambda old, new: old + share * (new - old), average, new)
+    """Take an iterate into an average whose weights grow like step**3: the start is forgotten, the tail is averaged.
+
+    Of many numbers, after 64 steps, every eighth iterate stands for the eight up to it: neighbours are much alike, and
+    a pass over memory costs time.
+    """
+
+    def taken(average: PyTree, every: Array | int) -> PyTree:
+        share = 4 * every / (step + 4 * every)
+        return jax.tree.map(lambda old, new: old + share * (new - old), average, new)
+
+    if sum(leaf.size for leaf in jax.tree.leaves(new)) < MANY:
+        return taken(average, 1)
+    every = jnp.where(step < 64, 1, 8)
+    # A loop that runs once or not at all leaves the average where it is in memory.
+    return jax.lax.fori_loop(0, (step % every == 0).astype(jnp.int32), lambda _, old: taken(old, every), average)
 
 
 def total(tree: PyTree) -> Array:
@@ -107,22 +120,47 @@ def cut_normal(key: Key, low: Array, high: Array) -> Array:
     return jax.random.truncated_normal(key, jnp.clip(low, -9, 8.9), jnp.clip(high, -8.9, 9))
 
 
+def towards_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
+    """Draw a noisy mirrored matrix towards its diagonal, by the share of the rest that noise explains (James-Stein).
+
+    Also give the variances of its entries given what was released.
+    """
+    identity = jnp.eye(len(matrix))
+    rest = matrix * (1 - identity)
+    noise = variance / 2 * (matrix.size - len(matrix))
+    believed = jnp.clip(1 - noise / (jnp.sum(rest**2) + 1e-20), 0, 1)
+    return identity * matrix + believed * rest, variance * (identity + believed / 2 * (1 - identity))
+
+
 def normals(like: PyTree, key: Key) -> PyTree:
     """Give standard normal numbers in the shapes of a tree, of 65536 values of equal probability: quick for millions.
 
     For public randomness that is averaged over many steps; their variance is 1 to within 1e-4, and none is beyond 4.4.
     """
     leaves, structure = jax.tree.flatten(like)
-    sizes = [leaf.size for leaf in leaves]
-    # A number of words that the compiler can share out among cores; a prime number of them takes six times as long.
-    words = jax.random.bits(key, (-(-sum(sizes) // 2048) * 1024,), jnp.uint32)
-    halves = jnp.concatenate([words >> 16, words & 0xFFFF])
     lower = ndtri((jnp.arange(1 << 15, dtype=jnp.float32) + 0.5) / (1 << 16))
     table = jnp.concatenate([lower, -lower[::-1]])
-    values = jax.lax.optimization_barrier(table.at[halves].get(mode="promise_in_bounds"))
-    parts = jnp.split(values[: sum(sizes)], np.cumsum(sizes)[:-1])
-    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    return jax.tree.unflatten(structure, shaped)
+    keys = jax.random.bits(key, (2, len(leaves)), jnp.uint32)
+    values = [
+        table.at[hashed(keys[0, i], keys[1, i], leaf.size) >> 16].get(mode="promise_in_bounds").reshape(leaf.shape)
+        for i, leaf in enumerate(leaves)
+    ]
+    # The barrier: without it they are made again wherever they are used.
+    return jax.tree.unflatten(structure, jax.lax.optimization_barrier(values))
+
+
+def hashed(first: Array, second: Array, count: int) -> Array:
+    """Give uniform 32-bit words, by a hash of their places and two keys: quick, and good enough for public randomness.
+
+    Two rounds of multiplying and shifting (Wellons 2018, lowbias32), a key ahead of each.
+    """
+    words = jnp.arange(count, dtype=jnp.uint32)
+    for key in (first, second):
+        words = words ^ key
+        for factor, shift in ((0x7FEB352D, 16), (0x846CA68B, 15)):
+            words = (words ^ (words >> shift)) * jnp.uint32(factor)
+        words = words ^ (words >> 16)
+    return words
 
 
 def check_positive(**values: float) -> None:

@@ -12,6 +12,10 @@ paper's own convention, noise of variance eta, is tau = 1/2, whose law is the po
 wall's noise alone exceeds 2 f eta tau the chain is hotter than asked for; a smaller ``step_size`` mends that. Clipping
 changes the posterior that is sampled.
 
+With a thermostat (Ding et al. 2014, SGNHT) f is not fixed: f <- f + THERMAL (mean of v^2 / (eta tau) - 1), over all
+weights, so that the chain takes out whatever heat the wall's noise and that of subsets bring in. f stays below 1: noise
+of more than 2 eta tau a step is too hot for any friction.
+
 Preconditioned (Li et al. 2016, by layers): a layer's eta is multiplied by M, which falls with the root mean square of
 its released gradients, the wall's noise taken off. For single weights that would be noise alone; a layer has enough of
 them. The term for the change of M along the chain is left out.
@@ -25,18 +29,23 @@ import jax
 import jax.numpy as jnp
 
 from tacit.methods.networks import Network, Weights, score
-from tacit.methods.running import check_positive, check_size
+from tacit.methods.running import check_positive, check_size, total
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 KEPT_NUMBERS = 1 << 24
 """All remembered places together hold at most so many numbers by default, but there are ten places at least."""
 
 
+THERMAL = 0.01
+"""How quickly the thermostat follows the chain's temperature."""
+
+
 class SGLDState(NamedTuple):
-    """The chain's place and velocity, each layer's mean squared gradient, last places, predictions watched, step."""
+    """The chain's place, velocity and friction, layers' mean squared gradients, last places, what is watched, step."""
 
     weights: Weights
     velocity: Weights
+    friction: Array
     squares: dict[str, Array]
     kept: Weights
     watched: PyTree
@@ -50,6 +59,7 @@ def sgld(
     step_size: float | None = None,
     temperature: float = 1.0,
     friction: float = 1.0,
+    thermostat: bool = False,
     precondition: bool = False,
     keep: int | None = None,
     thin: int = 5,
@@ -73,6 +83,9 @@ def sgld(
         1 for the posterior; the DP-SGLD paper has 1/2.
     friction
         1 for Langevin dynamics; smaller ones keep a velocity (SGHMC).
+    thermostat
+        Whether the friction follows the chain's temperature from there on, so that noise beyond what was asked for
+        (of the wall, of subsets) does not widen the posterior. Begin with a friction of 0.1 or so.
     precondition
         Whether layers with smaller gradients take longer steps, up to eleven times as long, with the noise that belongs
         to them; ``step_size`` is then that of the layer with the largest ones. It makes the choice of ``step_size``
@@ -83,8 +96,8 @@ def sgld(
     burn_in
         Steps before places are remembered and predictions for ``watch`` averaged.
     watch
-        PUBLIC inputs, records with a leading axis: their mean predictions over all of the chain after the burn-in are
-        in the posterior's points, at no memory for draws.
+        PUBLIC inputs, records with a leading axis: their mean predictions over every ``thin``-th place of the chain
+        after the burn-in are in the posterior's points, at no memory for draws.
 
     Returns
     -------
@@ -107,13 +120,16 @@ def sgld(
         kept = jax.tree.map(lambda leaf: jnp.zeros((kept_places, *leaf.shape), leaf.dtype), weights)
         squares = {name: jnp.float32(0) for name in weights}
         watched = jax.tree.map(jnp.zeros_like, seen(weights, key))
-        return SGLDState(weights, still, squares, kept, watched, jnp.int32(0))
+        return SGLDState(weights, still, jnp.float32(friction), squares, kept, watched, jnp.int32(0))
 
     def seen(weights: Weights, key: Key) -> PyTree:
         if watch is None:
             return {}
         means = net.predict(weights, watch, key, None)
         return {name: value for name, value in means.items() if name != "y"}
+
+    def averaged(mean: PyTree, new: PyTree, share: Array) -> PyTree:
+        return jax.tree.map(lambda mean, new: mean + share * (new - mean), mean, new)
 
     def contribute(state: SGLDState, record: Record, key: Key) -> PyTree:
         return score(net, state.weights, record)
@@ -124,25 +140,31 @@ def sgld(
         noise = {name: std / release.rate for name, std in release.noise_std.items()}
         paces = _paces(state.squares, eta) if precondition else dict.fromkeys(state.weights, eta)
 
+        # No layer's step is made so long that the wall's noise alone is too hot for it.
+        coolest = {name: 2 * state.friction * temperature / jnp.maximum(noise[name], 1e-30) ** 2 for name in noise}
+        paces = {name: jnp.minimum(pace, jnp.maximum(eta, coolest[name])) for name, pace in paces.items()}
+
         def moved(name: str) -> Array:
-            # No layer's step is made so long that the wall's noise alone is too hot for it.
-            coolest = 2 * friction * temperature / jnp.maximum(noise[name], 1e-30) ** 2
-            pace = jnp.minimum(paces[name], jnp.maximum(eta, coolest))
+            pace = paces[name]
             missing = jnp.maximum(2 * friction * pace * temperature - (pace * noise[name]) ** 2, 0)
             push = pace * (release.full[name] + prior[name])
             added = jnp.sqrt(missing) * jax.random.normal(keys[name], push.shape)
-            return (1 - friction) * state.velocity[name] + push + added
+            return (1 - state.friction) * state.velocity[name] + push + added
 
         velocity = {name: moved(name) for name in state.weights}
+        rub = state.friction
+        if thermostat:
+            heat = total({name: jnp.square(leaf) / (paces[name] * temperature) for name, leaf in velocity.items()})
+            rub = jnp.clip(rub + THERMAL * (heat / numbers - 1), 0, 1)
         weights = jax.tree.map(jnp.add, state.weights, velocity)
         place = (jnp.maximum(state.step - burn_in, 0) // thin) % kept_places
         kept = jax.tree.map(lambda memory, leaf: memory.at[place].set(leaf), state.kept, weights)
         now = {name: jnp.mean(jnp.square(full)) - noise[name] ** 2 for name, full in release.full.items()}
         recent = jnp.maximum(1 / (state.step + 1), 0.05)
         squares = jax.tree.map(lambda mean, new: mean + recent * (new - mean), state.squares, now)
-        share = 1 / jnp.maximum(state.step - burn_in + 1, 1)
-        watched = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.watched, seen(weights, key))
-        return SGLDState(weights, velocity, squares, kept, watched, state.step + 1)
+        last, share = (state.step - burn_in) % thin == thin - 1, 1 / jnp.maximum((state.step - burn_in) // thin + 1, 1)
+        watched = jax.lax.cond(last, lambda: averaged(state.watched, seen(weights, key), share), lambda: state.watched)
+        return SGLDState(weights, velocity, rub, squares, kept, watched, state.step + 1)
 
     def draw(state: SGLDState, key: Key) -> dict[str, Array]:
         filled = jnp.clip((state.step - burn_in - 1) // thin + 1, 1, kept_places)
