@@ -8,6 +8,8 @@ designs: "plain", an intercept and ten standard normal columns; "flags", an inte
 same posterior on the same records. "groups" is a hierarchical model: an intercept, three normal columns, and twenty
 clinics whose effects have an unknown standard deviation; weights, effects and that are judged together, and the
 non-private posterior has it on a grid. "chances" is a conjugate model: the chances of ten columns of yes and no.
+"tails" is a NumPyro model that ``natural`` cannot take: a regression on an intercept and four normal columns with
+Student's errors of 4 degrees and unknown scale, by ``tacit.vi`` with a Laplace guide.
 Adult: 5000 records drawn at random; the mode of the posterior on all rows stands in for the truth, and the rows that
 were not drawn give the held-out log-likelihood.
 
@@ -30,11 +32,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro.infer.autoguide import AutoLaplaceApproximation
 
 import tacit
+from tacit.fit import drawing
 from tacit.ledger import Ledger
 from tacit.wall import Door, random
 
@@ -149,6 +154,48 @@ def not_private_chances(records: dict[str, Any]) -> Interval:
     return Interval(*(stats.beta.ppf(level, 1 + ones, 1 + count - ones) for level in (0.05, 0.95)))
 
 
+def tails(seed: int, count: int) -> tuple[dict[str, Any], Any]:
+    """Draw weights, a scale, and records with Student's errors."""
+    rng = np.random.default_rng(seed)
+    x = np.concatenate([np.ones((count, 1)), rng.normal(size=(count, 4))], 1)
+    w, noise = 0.6 * rng.normal(size=5), np.exp(0.3 * rng.normal())
+    y = x @ w + noise * rng.standard_t(4, size=count)
+    return {"x": x.astype(np.float32), "y": y.astype(np.float32)}, np.append(w, noise)
+
+
+def with_tails(x: Any, y: Any = None) -> None:
+    """Say the same as a NumPyro model."""
+    w = numpyro.sample("w", dist.Normal(0, PRIOR).expand([x.shape[-1]]).to_event())
+    noise = numpyro.sample("noise", dist.LogNormal(0, 1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(4.0, x @ w, noise), obs=y)
+
+
+@jax.jit
+def _newton(x: Any, y: Any) -> tuple[Any, Any]:
+    """Give the mode of weights and log scale, and the curvature there."""
+
+    def loss(place: Any) -> Any:
+        scale = jnp.exp(place[-1])
+        terms = 2.5 * jnp.log1p(jnp.square((y - x @ place[:-1]) / scale) / 4) + place[-1]
+        return jnp.sum(terms) + jnp.sum(jnp.square(place[:-1])) / (2 * PRIOR**2) + place[-1] ** 2 / 2
+
+    def step(_: Any, place: Any) -> Any:
+        change = jnp.linalg.solve(jax.hessian(loss)(place), jax.grad(loss)(place))
+        return place - change / jnp.maximum(1, jnp.max(jnp.abs(change)))
+
+    start = jnp.append(jnp.linalg.lstsq(x, y)[0], 0.0)
+    place = jax.lax.fori_loop(0, 15, step, start)
+    return place, jax.hessian(loss)(place)
+
+
+def not_private_tails(records: dict[str, Any]) -> Interval:
+    """Give the intervals of the normal approximation at the mode, the scale's in logarithms."""
+    mode, curvature = map(np.asarray, _newton(records["x"], records["y"]))
+    found = Interval.of_normal(mode, np.sqrt(np.diag(np.linalg.inv(curvature))))
+    return Interval(*(np.append(end[:-1], np.exp(end[-1])) for end in found))
+
+
 def models(likelihood: str) -> Callable[..., None]:
     """Give the regression as a NumPyro model, for ``tacit.vi``."""
 
@@ -198,7 +245,7 @@ class Repeated:
             **names,
         )
         self.init = jax.jit(lambda key: jax.tree.map(jnp.asarray, self.method.init(key)))
-        self.draws = jax.jit(lambda state, keys: jax.vmap(self.method.draw, (None, 0))(state, keys))
+        self.draws = drawing(self.method)
 
     def fit(self, records: Any, seed: int) -> dict[str, Any]:
         """Give a thousand draws."""
@@ -206,7 +253,7 @@ class Repeated:
         door._records, door._key = jax.tree.map(jnp.asarray, records), key
         door.rekey(random.fixed(seed))
         state = door.advance(self.init(key), 0, steps)
-        draws = self.draws(state, jax.random.split(jax.random.fold_in(key, steps), 1000))
+        draws = self.draws(state, jax.random.fold_in(key, steps))
         return {name: np.asarray(value, np.float64) for name, value in draws.items()}
 
 
@@ -271,13 +318,17 @@ def replicates(
         elif design == "chances":
             records, truth = chances(seed, count)
             free, method = not_private_chances(records), tacit.conjugate(tacit.families.bernoulli())
+        elif design == "tails":
+            records, truth = tails(seed, count)
+            free, method = not_private_tails(records), tacit.vi(with_tails, AutoLaplaceApproximation)
         else:
             records, truth = regression(likelihood, design, seed, count)
             free = Interval.of_normal(*not_private(likelihood, records))
             method = methods(likelihood, DESIGNS[design], count)[name]
         program = program or Repeated(method, records, tacit.Budget(epsilon, DELTA))
         draws = program.fit(records, seed)
-        judged = [draws[part] for part in ("w", "clinic", "clinic_std", "chance") if part in draws]
+        wanted = ("w", "clinic", "clinic_std", "chance", *(["noise"] if design == "tails" else []))
+        judged = [draws[part] for part in wanted if part in draws]
         together = np.concatenate([part.reshape(len(part), -1) for part in judged], 1)
         yield Interval.of_draws(together), free, truth
 
@@ -315,8 +366,8 @@ def census(epsilon: float, runs: int) -> dict[str, list[float]]:
     return {**compared(iter(pairs))._asdict(), "held_out": held_out, "seconds": seconds}
 
 
-MORE = (("natural", "bernoulli", "groups"), ("conjugate", "bernoulli", "chances"))
-"""A hierarchical model and a conjugate one; both count the noise."""
+MORE = (("natural", "bernoulli", "groups"), ("conjugate", "bernoulli", "chances"), ("vi Laplace", "student", "tails"))
+"""A hierarchical model, a conjugate one and a NumPyro model; all count the noise."""
 
 
 def cells(quick: bool) -> Iterator[tuple[str, str, str, float]]:
@@ -347,24 +398,38 @@ def main() -> None:
     runs, others = (2, 1) if chosen.quick else (chosen.runs, chosen.others)
     kept = chosen.out / "results" / "coverage.json"
     results = json.loads(kept.read_text())["cells"] if chosen.resume else {}
-    for name, likelihood, design, epsilon in cells(chosen.quick):
-        cell = f"{name}, {likelihood}, {design}, {epsilon:g}"
-        if cell in results:
-            continue
-        if design == "Adult":
-            results[cell] = census(epsilon, chosen.subsamples)
-        else:
-            number = others if name == "vi" else runs
-            results[cell] = compared(replicates(likelihood, design, name, epsilon, number, count))._asdict()
-        print(cell, *row(results[cell]), flush=True)
+    wanted = [one for one in cells(chosen.quick) if title(*one) not in results]
+    # Through joblib: a context manager around main() spreads the cells over cores, or over Dask or Ray.
+    work = [joblib.delayed(cell)(*one, others if one[0] == "vi" else runs, chosen.subsamples, count) for one in wanted]
+    for one, found in zip(wanted, joblib.Parallel(return_as="generator")(work), strict=True):
+        results[title(*one)] = found
+        print(title(*one), *row(found), flush=True)
         report(chosen.out, count, results)
+
+
+def title(name: str, likelihood: str, design: str, epsilon: float) -> str:
+    """Name a cell."""
+    return f"{name}, {likelihood}, {design}, {epsilon:g}"
+
+
+def cell(
+    name: str, likelihood: str, design: str, epsilon: float, runs: int, subsamples: int, count: int
+) -> dict[str, Any]:
+    """Give all replicates of a cell."""
+    if design == "Adult":
+        return census(epsilon, subsamples)
+    return compared(replicates(likelihood, design, name, epsilon, runs, count))._asdict()
 
 
 def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
     """Write tables and picture of the cells that are done."""
     simulated = {cell: found for cell, found in results.items() if "Adult" not in cell}
     census = {cell: found for cell, found in results.items() if "Adult" in cell}
-    ours = [row(found) for cell, found in simulated.items() if cell.startswith("natural") or ", chances, " in cell]
+    ours = [
+        row(found)
+        for cell, found in simulated.items()
+        if cell.startswith("natural") or any(f", {one}, " in cell for one in ("chances", "tails"))
+    ]
     text = [
         f"{count} records, δ = {DELTA:g}, prior standard deviation {PRIOR:g}; ± is the Monte-Carlo standard error over "
         "replicates.",
@@ -372,7 +437,8 @@ def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
             ["method", "likelihood", "design", "ε", *HEADER],
             [(*cell.split(", "), *row(found)) for cell, found in simulated.items()],
         ),
-        f"`natural` and `conjugate` on chances, which count the noise: {sum(line[3] == 'yes' for line in ours)} of "
+        "`natural`, `conjugate` on chances and `vi` with a Laplace guide, which count the noise: "
+        f"{sum(line[3] == 'yes' for line in ours)} of "
         f"{len(ours)} cells within {ALLOWED:g} of the coverage without privacy, or above it.",
     ]
     if census:
@@ -401,9 +467,9 @@ def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
 
 def picture(results: dict[str, Any]) -> Any:
     """Draw coverage over epsilon, a panel for each likelihood."""
-    likelihoods = [name for name in SIZES if any(f", {name}, " in cell for cell in results)]
+    likelihoods = [name for name in (*SIZES, "student") if any(f", {name}, " in cell for cell in results)]
     figure, axes = study.panels(len(likelihoods), 4.0, 3.4)
-    colour = {"natural": "blue", "vi": "orange", "logistic": "green", "conjugate": "green"}
+    colour = {"natural": "blue", "vi": "orange", "logistic": "green", "conjugate": "green", "vi Laplace": "pink"}
     for ax, likelihood in zip(axes, likelihoods, strict=True):
         lines: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
         for cell, found in results.items():
@@ -414,11 +480,11 @@ def picture(results: dict[str, Any]) -> Any:
         for (design, name), points in lines.items():
             epsilon, mean, error, free = map(np.asarray, zip(*points, strict=True))
             style = {
-                "ls": {"plain": "-", "flags": "--", "groups": ":", "chances": "-."}[design],
+                "ls": {"plain": "-", "flags": "--", "groups": ":", "chances": "-.", "tails": "-"}[design],
                 "color": study.COLOURS[colour[name]],
             }
             ax.errorbar(epsilon, mean, 2 * error, marker="o", ms=3, label=f"{name}, {design}", **style)
-            if name == "natural":
+            if name in ("natural", "vi Laplace"):
                 ax.plot(epsilon, free, color=study.COLOURS["black"], lw=0.8, ls=style["ls"])
         study.log_axis(ax, sorted({point[0] for points in lines.values() for point in points}))
         ax.set_ylim(0, 1.02)

@@ -12,28 +12,23 @@ rehearsed and real, with standard errors, and their ratio; within 25% is what is
 
 from __future__ import annotations
 
-import argparse
-import os
-import tempfile
+import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import coverage
 import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import study
 
 import tacit
 
-# Fits that differ in records and seeds only are one program, compiled once.
-_CACHE = tempfile.TemporaryDirectory(prefix="tacit-papers-")
-jax.config.update("jax_compilation_cache_dir", _CACHE.name)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
+study.HERE = coverage.HERE
 SIZE, PUBLIC, RADIUS = 5000, 500, 3.0
 BUDGET = tacit.Budget(epsilon=1.0, delta=1e-5)
+ALLOWED = 0.25
 SETTINGS = {"rate": 0.1, "steps": 1000}
 
 
@@ -63,7 +58,7 @@ def adult() -> tuple[Any, Any]:
     """Read census records: is the income above 50000 dollars?"""
     import pandas as pd
 
-    rows = pd.read_csv(folder() / "adult.csv.gz")
+    rows = pd.read_csv(study.data_folder() / "adult.csv.gz")
     signs = (
         rows["sex"] == "Male",
         rows["marital_status"] == "Married-civ-spouse",
@@ -84,7 +79,7 @@ def diabetes() -> tuple[Any, Any]:
     """Read the first stay of each diabetic patient: was there another?"""
     import pandas as pd
 
-    rows = pd.read_csv(folder() / "diabetes130.csv.gz", keep_default_na=False).drop_duplicates("patient_nbr")
+    rows = pd.read_csv(study.data_folder() / "diabetes130.csv.gz", keep_default_na=False).drop_duplicates("patient_nbr")
     decade = rows["age"].astype(str).str.extract(r"(\d+)", expand=False).astype(float)
     x = columns(
         (decade - 60) / 15,
@@ -101,7 +96,7 @@ def diabetes() -> tuple[Any, Any]:
 
 def power() -> tuple[Any, Any]:
     """Read hours of a power plant: its output, from temperature, vacuum, pressure and humidity."""
-    with np.load(folder() / "uci_power.npz", allow_pickle=False) as file:
+    with np.load(study.data_folder() / "uci_power.npz", allow_pickle=False) as file:
         x, y = (np.asarray(file[name], np.float64) for name in ("X", "y"))
     public = columns(*((x[:, i] - centre) / spread for i, (centre, spread) in enumerate(POWER)))
     return public, ((np.ravel(y) - 455) / 17).clip(-RADIUS, RADIUS).astype(np.float32)
@@ -111,19 +106,12 @@ POWER = ((20, 7.5), (54, 13), (1013, 6), (73, 15))
 """Round figures for degrees, cm of mercury, millibar and percent."""
 
 
-def folder() -> Path:
-    """Find the data sets."""
-    if "TACIT_DATA" not in os.environ:
-        raise SystemExit("Set TACIT_DATA to the folder with the data sets (adult.csv.gz, diabetes130.csv.gz, ...).")
-    return Path(os.environ["TACIT_DATA"])
-
-
 def schema(width: int, outcome: dict[str, Any]) -> tacit.Schema:
     """Declare what is public: bounds of scaled columns, and of the outcome."""
     return tacit.Schema({"x": {"low": -RADIUS, "high": RADIUS, "shape": (width,)}, "y": outcome}, size=SIZE)
 
 
-def study(name: str, read: Callable[[], Any], model: Any, repeats: int, size: int) -> list[str]:
+def rehearsed(name: str, read: Callable[[], Any], model: Any, repeats: int, size: int) -> list[tuple[str, ...]]:
     """Rehearse, then fit real records as often; give the lines of the table."""
     x, y = read()
     outcome = {"levels": [0, 1]} if model is logistic else {"low": -RADIUS, "high": RADIUS}
@@ -160,26 +148,35 @@ def study(name: str, read: Callable[[], Any], model: Any, repeats: int, size: in
         truth = np.mean(real)
         error = np.std(real, ddof=1) / np.sqrt(repeats)
         ratio = row.width.value / truth
-        lines.append(f"| {name} | {title} | {row.width} | {truth:.3g} ± {error:.1g} | {ratio:.2f} | {row.coverage} |")
+        within = "yes" if abs(ratio - 1) <= ALLOWED else "**no**"
+        real_width = f"{truth:.3g} ± {error:.1g}"
+        lines.append((name, title, str(row.width), real_width, f"{ratio:.2f}", within, str(row.coverage)))
     return lines
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test; its figures mean nothing")
-    parser.add_argument("--repeats", type=int, default=10)
-    given = parser.parse_args()
-    repeats, size = (2, 500) if given.quick else (given.repeats, SIZE)
-    print("| data | inputs made up from | rehearsed width | real width | ratio | rehearsed coverage |")
-    print("|---|---|---|---|---|---|")
+    """Print and write the table; what is done is kept."""
+    chosen = study.options(
+        __doc__,
+        repeats={"type": int, "default": 10, "help": "draws of records and noise"},
+        resume={"action": "store_true", "help": "keep the data sets that are in results/rehearsal.json"},
+    )
+    repeats, size = (2, 500) if chosen.quick else (chosen.repeats, SIZE)
+    kept = chosen.out / "results" / "rehearsal.json"
+    found = json.loads(kept.read_text())["found"] if chosen.resume and kept.exists() else {}
     for name, read, model in (
         ("Adult", adult, logistic),
         ("Diabetes-130", diabetes, logistic),
         ("Power", power, linear),
     ):
-        for line in study(name, read, model, repeats, size):
-            print(line, flush=True)
+        if name not in found:
+            found[name] = rehearsed(name, read, model, repeats, size)
+        header = ["data", "made up from", "rehearsed width", "real width", "ratio", "within 25%", "rehearsed coverage"]
+        text = (
+            f"{size} records, ε = {BUDGET.epsilon:g}, `tacit.vi`; ± is the standard error over {repeats} repeats.\n\n"
+        )
+        text += study.table(header, [line for lines in found.values() for line in lines])
+        study.save(chosen.out, "rehearsal", "python papers/coverage/rehearsal.py", text, {"found": found}, None)
 
 
 if __name__ == "__main__":

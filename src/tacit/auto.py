@@ -6,7 +6,9 @@
 ``natural`` counts the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2
 numbers for D columns, which must stand out of the noise: size >= ENOUGH * noise * D^1.5, where noise is the multiplier
 of one release of all records within the budget. Below that ``vi`` is taken to predict better; ENOUGH is a guess from
-METHODS 19.3, not tuned. The prior of a gaussian ``sigma`` is log-normal there, not the formula's half-normal.
+METHODS 19.3, not tuned (papers/coverage/auto.py shows how it fares). The prior of a gaussian ``sigma`` is log-normal
+there, not the formula's half-normal. To ``vi`` a formula without groups brings a Laplace guide, which counts the noise
+too.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def auto(model: Callable[..., Any], *, size: int | None = None, budget: Budget |
     """
     against = _against(model, size, budget)
     if against:
-        return Chosen(vi(model, getattr(model, "guide", None)), f"vi, since {against}: intervals leave the noise out")
+        guide = getattr(model, "guide", None)
+        counted = "count the noise, as far as the curvature is known" if guide else "leave the noise out"
+        return Chosen(vi(model, guide), f"vi, since {against}: intervals {counted}")
     assert isinstance(model, Formula)
     assert size is not None
     return Chosen(

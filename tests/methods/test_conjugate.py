@@ -62,6 +62,26 @@ def sequences(count: int = COUNT, length: int = 6) -> np.ndarray:
     return symbols
 
 
+def table() -> dict[str, np.ndarray]:
+    """Two kinds of people, told apart by a number, a whole number and a category."""
+    generator = np.random.default_rng(5)
+    old = generator.random(COUNT) < 0.4
+    return {
+        "age": (np.where(old, 75, 35) + generator.normal(0, 5, COUNT)).astype(np.float32),
+        "stays": generator.poisson(np.where(old, 4, 1)).clip(0, 12).astype(np.int32),
+        "drug": (generator.random(COUNT)[:, None] > np.where(old[:, None], [0.1, 0.3], [0.6, 0.9]))
+        .sum(1)
+        .astype(np.int32),
+    }
+
+
+PEOPLE = tacit.Schema(
+    {
+        "age": {"low": 15, "high": 95},
+        "stays": {"low": 0, "high": 12, "kind": "integer"},
+        "drug": {"levels": ["none", "old", "new"]},
+    }
+)
 CASES = {
     "bernoulli": Case(families.bernoulli(prior=(2.0, 3.0)), {"x": (vectors() > 0.3).astype(np.int32)}),
     "categorical": Case(families.categorical(3), {"x": sequences()}),
@@ -69,6 +89,7 @@ CASES = {
     "factors": Case(families.factors(2, bound=50.0), {"x": wide()}),
     "mixture": Case(families.mixture(2, bound=8.0), {"x": vectors()}),
     "hidden_markov": Case(families.hidden_markov(2, 3), {"x": sequences()}),
+    "table": Case(lambda placeholder: families.table(PEOPLE, 2), table()),
 }
 every = pytest.mark.parametrize("name", CASES)
 exact = pytest.mark.parametrize("name", ["bernoulli", "categorical", "linear"])
@@ -257,6 +278,37 @@ def test_factors_explain_the_covariance() -> None:
     assert np.mean((predicted["mean"] - wide()) ** 2) < 0.3 * np.var(wide())
 
 
+def test_made_up_records_depend_on_one_another_as_the_real_ones() -> None:
+    """400 real records and 4000 made-up ones: shares differ by 5 standard errors at most, means of numbers likewise."""
+    method = conjugate(CASES["table"].family)(placeholder("table"))
+    draw = method.draw(after("table", 60), KEY)
+    assert set(draw) == {"weight", "age.mean", "age.std", "stays.mean", "stays.std", "drug.chance"}
+    made, real = method.synthesize(draw, 4000, KEY), table()  # type: ignore[misc]
+    assert list(made) == list(PEOPLE.columns)
+    assert made["stays"].dtype == np.int64
+    for name in ("age", "stays"):
+        assert made[name].min() >= PEOPLE.columns[name].low
+        assert made[name].max() <= PEOPLE.columns[name].high
+    codes = np.array([{"none": 0, "old": 1, "new": 2}[drug] for drug in made["drug"]])
+    for old in (True, False):
+        ours, theirs = ((one["age"] > 55) == old for one in (made, real))
+        assert ours.mean() == pytest.approx(theirs.mean(), abs=0.12)
+        assert made["stays"][ours].mean() == pytest.approx(real["stays"][theirs].mean(), abs=0.5)
+        for code in range(3):
+            share = (real["drug"][theirs] == code).mean()
+            assert (codes[ours] == code).mean() == pytest.approx(share, abs=5 * (0.25 / theirs.sum()) ** 0.5)
+
+
+def test_tables_of_one_kind_of_column_are_clustered_too() -> None:
+    for name in PEOPLE.columns:
+        schema = tacit.Schema({name: PEOPLE.columns[name]})
+        method = conjugate(families.table(schema, 2))(schema.placeholder())
+        each = method.contribute(method.init(KEY), schema.placeholder(), KEY)
+        assert set(each) == ({"count", "level"} if name == "drug" else {"count", "sum", "square"})
+        made = method.synthesize(method.draw(method.init(KEY), KEY), 5, KEY)  # type: ignore[misc]
+        assert made[name].shape == (5,)
+
+
 @pytest.mark.slow
 def test_hidden_states_are_found() -> None:
     last = after("hidden_markov", 60)
@@ -327,7 +379,7 @@ def test_counts_are_the_nearest_with_the_same_total() -> None:
     np.testing.assert_array_equal(inside._counts(counts), counts)
 
 
-@pytest.mark.parametrize("name", ["linear", "factors", "mixture"])
+@pytest.mark.parametrize("name", ["linear", "factors", "mixture", "table"])
 def test_an_indefinite_release_is_repaired_in_a_copy_only(name: str) -> None:
     method = conjugate(CASES[name].family)(placeholder(name))
     state = method.init(KEY)
@@ -345,6 +397,7 @@ def test_an_indefinite_release_is_repaired_in_a_copy_only(name: str) -> None:
 PRIVATE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "linear": lambda means: np.abs(means["w"] - [0.5, 1.0, -1.0]).max() < 0.1,
     "mixture": lambda means: np.abs(np.sort(means["mean"][:, 0]) - [-1.5, 1.5]).max() < 0.15,
+    "table": lambda means: np.abs(np.sort(means["age.mean"]) - [35, 75]).max() < 3,
     "hidden_markov": lambda means: np.abs(np.sort(means["emit"][:, 2]) - 0.2).max() < 0.1,
 }
 
@@ -437,6 +490,7 @@ def test_statistics_that_never_change_are_asked_for_once() -> None:
         ("bernoulli", {"x": np.full((COUNT, 2), 2)}, "x must be 0 or 1"),
         ("categorical", {"x": np.full(COUNT, 3)}, "whole numbers from 0 to 2"),
         ("hidden_markov", {"x": np.full((COUNT, 4), -2)}, "whole numbers from 0 to 2"),
+        ("table", {**table(), "drug": np.full(COUNT, 3)}, "sealed with the schema"),
         ("mixture", {"x": np.zeros(COUNT, np.float32)}, "must be a vector"),
         ("mixture", {"z": np.zeros((COUNT, 2), np.float32)}, 'is {"x": ...}'),
         ("linear", {"x": np.zeros((COUNT, 2), np.float32)}, '"y": number'),
@@ -456,6 +510,7 @@ def test_bad_records_are_refused_before_anything_is_spent(name: str, change: dic
         (lambda: families.mixture(2, bound=-1.0), "bound is -1"),
         (lambda: families.linear(bound=1.0, most=math.inf), "most is inf"),
         (lambda: families.categorical(1), "categories is 1"),
+        (lambda: families.table(tacit.Schema({"a": {"low": 0, "high": 1, "shape": [3]}})), "hold arrays"),
         (lambda: families.hidden_markov(2, 3, concentration=0.0), "concentration is 0"),
     ],
 )

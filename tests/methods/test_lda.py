@@ -26,6 +26,7 @@ from tacit.topics import documents, perplexity
 from tacit.types import PyTree, Release
 from tacit.wall import Door, _Step, lattice
 from tacit.wall.data import PrivateData
+from tests.conftest import without_noise
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 
@@ -117,7 +118,7 @@ def test_the_bound_never_falls_over_coordinate_updates() -> None:
 def test_without_sampling_clip_and_noise_it_is_the_public_fit(
     open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lattice, "noise", lambda coarse, fine: jnp.zeros_like(coarse))
+    monkeypatch.setattr(lattice, "noise", without_noise)
     # The wall says how much noise there is; here there is none.
     monkeypatch.setattr(module, "repaired", lambda running, **_: jnp.maximum(running.statistics[:, :-1], 0))
     method, data = lda(TOPICS, WORDS), PrivateData(records(), size=COUNT)

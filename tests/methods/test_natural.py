@@ -410,3 +410,33 @@ def test_wrong_options_and_shapes() -> None:
         natural(size=10, prior_std=[1.0, 2.0])(record)
     with pytest.raises(ValueError, match="vector x"):
         natural(size=10)({"x": np.float32(0), "y": np.int32(0)})
+
+
+def test_a_last_layer_is_a_regression_on_features() -> None:
+    """Images go through a public function; what comes out is what the columns themselves would have given."""
+    rng = np.random.default_rng(5)
+    images = rng.normal(size=(300, 2, 2)).astype(np.float32)
+    hidden = rng.normal(size=(4, 3)).astype(np.float32)
+    y = (rng.random(300) < 0.5).astype(np.float32)
+
+    def features(image: Any) -> Any:
+        return jnp.tanh(image.reshape(-1) @ hidden)
+
+    columns = np.append(np.ones((300, 1)), np.asarray(jax.vmap(features)(images)), 1).astype(np.float32)
+    pairs = (
+        (tacit.natural(size=300, features=features), {"x": images, "y": y}),
+        (tacit.natural(size=300), {"x": columns, "y": y}),
+    )
+    built, plain = (method(jax.tree.map(lambda leaf: leaf[0], records)) for method, records in pairs)
+    (_, given), (_, shown) = pairs
+    state, key = built.init(jax.random.key(0))._replace(step=jnp.int32(9)), jax.random.key(1)
+    ours, theirs = (
+        jax.vmap(lambda record, one=one: one.contribute(state, record, key))(records)
+        for one, records in ((built, given), (plain, shown))
+    )
+    for leaf, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(leaf, other, atol=1e-6)
+    draw = {"w": jnp.asarray([0.3, -1.0, 2.0, 0.5])}
+    np.testing.assert_allclose(
+        built.predict(draw, given, key)["mean"], plain.predict(draw, shown, key)["mean"], atol=1e-6
+    )

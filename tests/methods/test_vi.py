@@ -247,7 +247,8 @@ def test_a_step_without_privacy_goes_along_numpyros_gradient(name, wide, toleran
         def step(state):
             each = jax.vmap(lambda record: method.contribute(state, record, key))(records)
             total = jax.tree.map(lambda leaf: leaf.sum(0), each)
-            return method.update(state, tacit.Release(total, total, jnp.asarray(1.0), total), key)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
+            return method.update(state, tacit.Release(total, nothing, jnp.asarray(1.0), total), key)
 
         after = step(state)
         guide = kind(reference, init_loc_fn=init_to_median)
@@ -380,6 +381,45 @@ def test_a_laplace_guide_finds_the_exact_gaussian_posterior():
     assert np.all(np.abs(posterior.draws["w"].mean(0) - mean) < 0.3 * deviation)
     # Of 1000 draws a deviation has a relative error of 2.2%: 12% is beyond five of them.
     assert np.all(np.abs(posterior.draws["w"].std(0) / deviation - 1) < 0.12)
+
+
+def test_a_laplace_guide_counts_the_noise_of_scores_and_curvature():
+    """Weights from the prior, records from them, noisy releases of all: 90% intervals must hold 90% of the weights."""
+    count, steps, replicates, std = 200, 100, 150, 200.0
+    method = tacit.vi(linear, autoguide.AutoLaplaceApproximation)({"x": jnp.zeros(WIDTH), "y": jnp.zeros(())})
+
+    def replicate(key):
+        of_x, of_w, of_y, of_noise = jax.random.split(key, 4)
+        x, w = jax.random.normal(of_x, (count, WIDTH)), jax.random.normal(of_w, (WIDTH,))
+        records = {"x": x, "y": x @ w + jax.random.normal(of_y, (count,))}
+
+        def step(state, key):
+            each = jax.vmap(lambda record: method.contribute(state, record, key))(records)
+            stds = jax.tree.map(lambda leaf: jnp.float32(std), each["score"])
+            noise_std = {"score": stds, "curvature": jnp.float32(0.2 * std)}
+            leaves, structure = jax.tree.flatten(jax.tree.map(lambda leaf: leaf.sum(0), each))
+            keys = jax.random.split(jax.random.fold_in(key, 1), len(leaves))
+            noisy = [
+                leaf + one * jax.random.normal(key, leaf.shape)
+                for leaf, one, key in zip(leaves, jax.tree.leaves(noise_std), keys, strict=True)
+            ]
+            total = jax.tree.unflatten(structure, noisy)
+            return method.update(state, tacit.Release(total, noise_std, jnp.float32(1), total), key), None
+
+        state = jax.lax.scan(step, method.init(key), jax.random.split(of_noise, steps))[0]
+        believing = state._replace(path=state.path._replace(score_variance=jnp.zeros(WIDTH)))
+        draws = [
+            jax.vmap(lambda key, state=state: method.draw(state, key)["w"])(jax.random.split(key, 300))
+            for state in (state, believing)
+        ]
+        low, high = jnp.quantile(jnp.stack(draws), jnp.asarray([0.05, 0.95]), axis=1)
+        return (low < w) & (w < high)
+
+    held = jax.jit(jax.vmap(replicate))(jax.random.split(jax.random.key(0), replicates))
+    counted, left_out = np.asarray(held).mean((0, 2))
+    # 450 intervals: a standard error of 0.014, so that four of them are passed once in 16000 times.
+    assert abs(counted - 0.9) < 0.057
+    assert left_out < 0.75
 
 
 def test_a_laplace_guide_works_behind_the_wall():

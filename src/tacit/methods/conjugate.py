@@ -22,7 +22,7 @@ draw goes in turns between the parameters given statistics and the statistics gi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ class Family(NamedTuple):
         ``draw(statistics, key)``: one draw of the parameters, a dictionary.
     bounds
         The largest or the usual norm of each block of a contribution, public: it decides how noise is shared.
-    predict, needs
+    predict, needs, synthesize
         As in ``tacit.Method``.
     refill
         ``refill(draw, noisy, noise_std, key)``: one draw of the statistics, given parameters, and statistics to which
@@ -78,6 +78,7 @@ class Family(NamedTuple):
     needs: tuple[Need, ...] = ()
     latent: bool = True
     refill: Callable[[dict[str, Array], PyTree, PyTree, Key], PyTree] | None = None
+    synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
 
 
 FamilyFor = Callable[[Record], Family]
@@ -162,6 +163,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             rate=1.0,
             steps=STEPS if model.latent else 1,
             needs=model.needs,
+            synthesize=model.synthesize,
         )
 
     return build

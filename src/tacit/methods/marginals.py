@@ -32,7 +32,7 @@ from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from jax.scipy.special import logsumexp
 
 from tacit.methods.running import Running, blend, check_positive, evenly, start
-from tacit.schema import Column, Schema
+from tacit.schema import Column, Schema, levels_of
 from tacit.types import Array, Key, Method, Need, PyTree, Record, Release
 
 BINS = 8
@@ -311,8 +311,7 @@ class Cut(NamedTuple):
     def decoded(self, codes: Any, key: Key) -> Any:
         """Give levels, or numbers that are anywhere in their bins."""
         if self.levels:
-            alike = len({type(level) for level in self.levels}) == 1
-            return np.asarray(self.levels, None if alike else object)[codes]
+            return levels_of(self.levels, codes)
         edges, share = np.asarray(self.edges), np.asarray(jax.random.uniform(key, codes.shape), np.float64)
         if not self.whole:
             return edges[codes] + share * (edges[codes + 1] - edges[codes])

@@ -39,7 +39,16 @@ from jax.scipy.linalg import block_diag, solve_triangular
 from jax.scipy.special import gammaincc, gammaln
 from jax.scipy.stats import norm
 
-from tacit.methods.running import Running, blend, check_positive, check_size, cut_normal, evenly, start
+from tacit.methods.running import (
+    Running,
+    blend,
+    check_positive,
+    check_size,
+    cut_normal,
+    evenly,
+    start,
+    towards_diagonal,
+)
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
 
 STEPS, MOMENTS, SETTLE = 40, 0.1, 0.15
@@ -124,6 +133,7 @@ def natural(
     groups: Mapping[str, int] | None = None,
     group_std: float = 1.0,
     noise_std: float = 1.0,
+    features: Callable[[Array], Array] | None = None,
     steps: int = STEPS,
 ) -> MethodFor:
     """Fit a logistic, Poisson or linear regression whose intervals account for the privacy noise.
@@ -151,6 +161,9 @@ def natural(
         Scale of the half-normal prior of the groups' standard deviations.
     noise_std
         Of normal outcomes: a public guess of the noise. The prior of its log has standard deviation 1 around it.
+    features
+        A public function of a record's ``x``, which then may be an image: the hidden layers of a network, trained on
+        public records or privately. The columns are 1 and what it gives; the posterior is that of a last layer.
     steps
         Number of releases, of all records each.
 
@@ -175,12 +188,25 @@ def natural(
     scores = 1 - CURVATURE - NOISE * extra
 
     def build(placeholder: Record) -> Method:
+        rank = np.ndim(placeholder["x"]) if isinstance(placeholder, dict) and "x" in placeholder else 0
+
+        def columns_of(x: Any) -> Array:
+            """Give the columns of a record, or of several."""
+            x = jnp.asarray(x).astype(jnp.float32)
+            if features is None:
+                return x
+            if x.ndim > rank:
+                return jax.vmap(columns_of)(x)
+            return jnp.append(1.0, features(x)).astype(jnp.float32)
+
+        if features is not None and rank:
+            placeholder = {**placeholder, "x": np.zeros(jax.eval_shape(columns_of, placeholder["x"]).shape)}
         single = _columns(placeholder, groups)
         columns = single + sum(levels - 1 for levels in groups.values())
         places = dict(zip(groups, np.cumsum([single, *(levels - 1 for levels in groups.values())]), strict=False))
         contrasts = {name: jnp.asarray(_contrasts(levels)) for name, levels in groups.items()}
         longest = math.sqrt(single + len(groups)) if bound is None else bound
-        identity = jnp.eye(columns)
+        identity = np.eye(columns, dtype=np.float32)
         prior_variances, widest = _prior_variances(prior_std, single), max(float(np.max(prior_std)), group_std)
         middling = {name: jnp.float32(group_std) for name in groups}
         whole = float(size)  # its square does not fit JAX's integers
@@ -192,7 +218,7 @@ def natural(
             return NaturalState(
                 jnp.int32(0),
                 start(square),
-                identity,
+                jnp.asarray(identity),
                 jnp.ones(columns),
                 square,
                 place,
@@ -202,7 +228,7 @@ def natural(
 
         def design(record: Record) -> Array:
             codes = (contrasts[name][record[name].astype(jnp.int32)] for name in groups)
-            return jnp.concatenate([record["x"].astype(jnp.float32), *codes])
+            return jnp.concatenate([columns_of(record["x"]), *codes])
 
         def contribute(state: NaturalState, record: Record, key: Key) -> PyTree:
             early = state.step < first
@@ -227,7 +253,7 @@ def natural(
 
         def whiten(state: NaturalState, release: Release) -> NaturalState:
             moments = blend(state.moments, _scaled(release.part("matrix"), longest**2), evenly)
-            matrix, variance = _towards_diagonal(_mirrored(moments.statistics), jnp.square(moments.noise_std))
+            matrix, variance = towards_diagonal(_mirrored(moments.statistics), jnp.square(moments.noise_std))
             values, vectors = jnp.linalg.eigh(matrix)
             values = _without_repulsion(values, variance)
             floor = jnp.maximum(FLOOR * jnp.sqrt(jnp.max(jnp.sum(variance, 1))), 1e-3 * whole)
@@ -327,7 +353,7 @@ def natural(
 
         def predictor(draw: dict[str, Array], inputs: PyTree) -> Array:
             effects = (draw[name][jnp.asarray(inputs[name]).astype(jnp.int32)] for name in groups)
-            return sum(effects, jnp.asarray(inputs["x"]) @ draw["w"] + _offset(inputs))
+            return sum(effects, columns_of(inputs["x"]) @ draw["w"] + _offset(inputs))
 
         def simulate(key: Key, records: PyTree) -> tuple[PyTree, dict[str, Array]]:
             of_noise, of_stds, of_weights, of_means, of_y = jax.random.split(key, 5)
@@ -360,7 +386,7 @@ def natural(
             """Give the prior's variances of the columns' weights; the intercept has the means of the groups' too."""
             means = sum((jnp.square(stds[name]) / levels for name, levels in groups.items()), prior_variances[0])
             effects = [jnp.full(levels - 1, jnp.square(stds[name])) for name, levels in groups.items()]
-            return jnp.concatenate([prior_variances.at[0].set(means), *effects])
+            return jnp.concatenate([jnp.asarray(prior_variances).at[0].set(means), *effects])
 
         def _prior(state: NaturalState, stds: Stds) -> Array:
             """Give P."""
@@ -384,7 +410,7 @@ def natural(
             gain = before / (before + noise + TINY)
             return usual, whole * (expected + gain * (released - expected)), whole**2 * gain * noise
 
-        needs = (family.need, *_group_needs(groups))
+        needs = (family.need, *_group_needs(groups)[0 if features is None else 1 :])
         return Method(
             init,
             contribute,
@@ -419,13 +445,13 @@ def _group_stds(evidence: Callable[[Stds], Array], stds: Stds, scale: float, key
     return jax.lax.scan(one_round, stds, jax.random.split(key, SWEEPS if len(stds) > 1 else 1))[0] if stds else {}
 
 
-def _prior_variances(prior_std: Any, columns: int) -> Array:
+def _prior_variances(prior_std: Any, columns: int) -> np.ndarray:
     if np.ndim(prior_std) and np.shape(prior_std) != (columns,):
         raise ValueError(
             f"prior_std has the shape {np.shape(prior_std)}, and x has {columns} columns. Give one number, or one for "
             "each column."
         )
-    return jnp.broadcast_to(jnp.square(jnp.asarray(prior_std, jnp.float32)), (columns,))
+    return np.broadcast_to(np.square(np.asarray(prior_std, np.float32)), (columns,))
 
 
 def _contrasts(levels: int) -> np.ndarray:
@@ -446,18 +472,6 @@ def _scaled(release: Release, scale: Array | float) -> Release:
 
 def _mirrored(matrix: Array) -> Array:
     return (matrix + matrix.T) / 2
-
-
-def _towards_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
-    """Draw a noisy mirrored matrix towards its diagonal, by the share of the rest that noise explains (James-Stein).
-
-    Also give the variances of its entries given what was released.
-    """
-    identity = jnp.eye(len(matrix))
-    rest = matrix * (1 - identity)
-    noise = variance / 2 * (matrix.size - len(matrix))
-    believed = jnp.clip(1 - noise / (jnp.sum(rest**2) + TINY), 0, 1)
-    return identity * matrix + believed * rest, variance * (identity + believed / 2 * (1 - identity))
 
 
 def _without_repulsion(values: Array, variance: Array) -> Array:

@@ -16,7 +16,13 @@ Where every record has latents z_i of its own, log p(x_i | w) is log p(x_i, z_i 
 drawn by the record's own secret key; and parameters that it is computed from directly (a decoder's, an encoder's) have
 their gradient next to u_i in the contribution.
 
-A Laplace guide is a point; its covariance is the inverse of the curvature there, and that is a sum over records too.
+A Laplace guide is a point; the curvature there is a sum over records too, and each tenth step asks for it. Its
+posterior counts the privacy noise (METHODS 19.4). Averaged over the path, scores are g = H (w* - w) + noise of known
+variance S, w* the mode of the likelihood; so with a prior of precision P
+
+    w* ~ N(w + L^-1 (H (H + S)^-1 g + grad log p(w)), L^-1),    L = P + H (H + S)^-1 H
+
+and every draw has an H of its own, from what the noise leaves open of it. Other guides leave the noise out.
 """
 
 from __future__ import annotations
@@ -32,7 +38,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.autoguide import AutoGuide, AutoLaplaceApproximation
 
-from tacit.methods.running import inner, split, tail_average
+from tacit.methods.running import cut_normal, inner, split, tail_average, towards_diagonal
 from tacit.model import Function, Reading, Values, is_class
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
@@ -40,17 +46,32 @@ CURVATURE_EVERY = 10
 """Under a Laplace guide, one step in so many asks for the curvature instead of the score."""
 
 
+class Path(NamedTuple):
+    """Averages over the steps of a Laplace guide, the later ones weighing more, in proportion to their number.
+
+    Places, scores there and the noise's variance in them; the part of their variance that is due to subsets, in units
+    of H; the curvature H, and the noise's variance in its diagonal, which is twice that off it.
+    """
+
+    place: Array
+    score: Array
+    score_variance: Array
+    sampling: Array
+    curvature: Array
+    curvature_variance: Array
+
+
 class VIState(NamedTuple):
     """Parameters in unconstrained coordinates, their average, the optimiser's memory, the number of steps.
 
-    ``curvature`` is the averaged negative Hessian of the log likelihood, empty but for a Laplace guide.
+    ``path`` is empty but for a Laplace guide.
     """
 
     params: Values
     average: Values
     optimizer: Any
     step: Array
-    curvature: Array
+    path: Path | tuple[()]
 
 
 def vi(
@@ -94,8 +115,7 @@ def vi(
 
         def init(key: Key) -> VIState:
             params = reading.init(key)
-            curvature = jnp.zeros((laplace.size, laplace.size) if laplace else (0, 0))
-            return VIState(params, params, optimizer.init(params), jnp.int32(0), curvature)
+            return VIState(params, params, optimizer.init(params), jnp.int32(0), laplace.path() if laplace else ())
 
         def contribute(state: VIState, record: Record, key: Key, own: Key | None = None) -> PyTree:
             def term(w: dict[str, Array], direct: Values) -> Array:
@@ -114,7 +134,7 @@ def vi(
 
         def update(state: VIState, release: Release, key: Key) -> VIState:
             if laplace:
-                return laplace.update(state, release, lambda: step_along(state, release.full["score"], key))
+                return laplace.update(state, release, lambda state: step_along(state, release.full["score"], key))
             return step_along(state, release.full, key)
 
         def step_along(state: VIState, full: PyTree, key: Key) -> VIState:
@@ -132,7 +152,7 @@ def vi(
             change, memory = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, change)
             average = tail_average(state.average, params, state.step)
-            return VIState(params, average, memory, state.step + 1, state.curvature)
+            return VIState(params, average, memory, state.step + 1, state.path)
 
         def draw(state: VIState, key: Key) -> dict[str, Array]:
             return laplace.draw(state, key) if laplace else reading.sample_guide(state.average, key)[0]
@@ -148,7 +168,7 @@ def vi(
             draw,
             reading.predict,
             points,
-            getattr(model, "clip", reading.clip),
+            getattr(model, "clip", reading.clip or (2 * math.sqrt(laplace.size) if laplace else None)),
             own=bool(reading.local),
             log_likelihood=None if reading.local else reading.log_likelihood,
             simulate=reading.simulate if reading.generative else None,
@@ -184,16 +204,49 @@ class _Laplace:
         parts = jax.lax.cond(_asks(state), lambda: (jax.tree.map(jnp.zeros_like, score), curvature()), lambda: parts)
         return {"score": parts[0], "curvature": parts[1]}
 
-    def update(self, state: VIState, release: Release, otherwise: Callable[[], VIState]) -> VIState:
-        upper = release.full["curvature"] / self.factors
-        matrix = jnp.zeros_like(state.curvature).at[self.rows, self.columns].set(upper)
-        matrix = matrix + matrix.T - jnp.diag(jnp.diag(matrix))
-        share = 4 / (state.step // CURVATURE_EVERY + 4)
-        asked = state._replace(step=state.step + 1, curvature=state.curvature + share * (matrix - state.curvature))
-        return jax.lax.cond(_asks(state), lambda: asked, otherwise)
+    def path(self) -> Path:
+        zeros, zero = jnp.zeros(self.size), jnp.zeros(())
+        return Path(zeros, zeros, zeros, zero, jnp.zeros((self.size, self.size)), zero)
+
+    def update(self, state: VIState, release: Release, along: Callable[[VIState], VIState]) -> VIState:
+        old, asked = state.path, state.step // CURVATURE_EVERY
+        assert isinstance(old, Path)
+
+        def curved() -> VIState:
+            share, part = 2 / (asked + 2), release.part("curvature")
+            matrix = jnp.zeros_like(old.curvature).at[self.rows, self.columns].set(part.full / self.factors)
+            matrix = matrix + matrix.T - jnp.diag(jnp.diag(matrix))
+            variance = self.size * jnp.square(part.noise_std / release.rate)
+            path = old._replace(
+                curvature=old.curvature + share * (matrix - old.curvature),
+                curvature_variance=_variance(old.curvature_variance, variance, share),
+            )
+            return state._replace(step=state.step + 1, path=path)
+
+        def moved() -> VIState:
+            share, part = 2 / (state.step - asked + 2), release.part("score")
+            # All draws of a point are the same: the noise in the mean of their scores is that of one.
+            times = math.sqrt(len(part.full["latents"]))
+            place, score = (
+                ravel_pytree(tree)[0]
+                for tree in (self._centre(state.params), _mean(_times(times, part.full["latents"])))
+            )
+            stds = jax.tree.map(jnp.full_like, part.full["latents"][0], part.noise_std["latents"][0])
+            variance = jnp.square(ravel_pytree(stds)[0] / release.rate)
+            path = old._replace(
+                place=old.place + share * (place - old.place),
+                score=old.score + share * (score - old.score),
+                score_variance=_variance(old.score_variance, variance, share),
+                sampling=_variance(old.sampling, (1 - release.rate) / release.rate, share),
+            )
+            return along(state._replace(path=path))
+
+        return jax.lax.cond(_asks(state), curved, moved)
 
     def draw(self, state: VIState, key: Key) -> dict[str, Array]:
-        flat, shaped = ravel_pytree(self._centre(state.average))
+        path, of_curvature, of_place = state.path, *jax.random.split(key)
+        assert isinstance(path, Path)
+        _, shaped = ravel_pytree(self._centre(state.average))
 
         def log_prior(flat: Array) -> Array:
             w = shaped(flat)
@@ -201,17 +254,29 @@ class _Laplace:
             volume = [jnp.sum(self.reading.latents[name].log_abs_det_jacobian(w[name], draw[name])) for name in w]
             return self.reading.log_prior(state.average, draw) + sum(volume)
 
-        # What noise made negative is no information: there the prior stands alone.
-        values, vectors = jnp.linalg.eigh(state.curvature)
-        precision = (vectors * jnp.maximum(values, 0)) @ vectors.T - jax.hessian(log_prior)(flat)
+        believed, variance = towards_diagonal(path.curvature, path.curvature_variance)
+        values, vectors = jnp.linalg.eigh(believed)
+        deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + 1e-20
+        # A curvature is not negative, whatever noise made of it.
+        low = jnp.minimum(-values / deviation, 4)
+        values = jnp.maximum(values + deviation * cut_normal(of_curvature, low, jnp.float32(jnp.inf)), 0)
+        noise = vectors.T**2 @ path.score_variance
+        gain = values / (values * (1 + path.sampling) + noise + 1e-20)
+        precision = (vectors * (gain * values)) @ vectors.T - jax.hessian(log_prior)(path.place)
+        slope = vectors @ (gain * (vectors.T @ path.score)) + jax.grad(log_prior)(path.place)
         values, vectors = jnp.linalg.eigh(precision)
         values = jnp.maximum(values, 1e-6 * jnp.max(jnp.abs(values)))
-        normal = jax.random.normal(key, flat.shape)
-        return self.reading.constrain(shaped(flat + vectors @ (normal / jnp.sqrt(values))))
+        normal = jax.random.normal(of_place, slope.shape)
+        place = path.place + vectors @ ((vectors.T @ slope) / values + normal / jnp.sqrt(values))
+        return self.reading.constrain(shaped(place))
 
     def _centre(self, params: Values) -> dict[str, Array]:
         # A Laplace guide is a point while it is fitted: any key draws it.
         return self.reading.unconstrain(self.reading.sample_guide(params, jax.random.key(0))[0])
+
+
+def _variance(old: Array, new: Array, share: Array) -> Array:
+    return (jnp.square(1 - share) * old + jnp.square(share) * new).astype(old.dtype)
 
 
 def _asks(state: VIState) -> Array:
