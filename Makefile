@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs bench peer slow clean
+.PHONY: demo test lint docs bench peer slow attack clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,14 @@ docs: .venv/ready      ## the documentation, into site/
 
 bench: .venv/ready     ## the private step against the same step without privacy
 	$(BIN)/python benchmarks/step.py
+
+attack: .venv/ready    ## audits, mutants, faults, soak: writes tests/results/, which docs/attacked.md shows
+	rm -f tests/results/*.md
+	$(BIN)/python -m tests.audits
+	$(BIN)/python -m tests.mutants
+	$(BIN)/python -m tests.test_faults
+	$(BIN)/python -m tests.soak
+	TACIT_CASES=100000 $(BIN)/python -m pytest -s tests/test_properties.py
 
 peer:                  ## d3p 0.2.0 beside tacit, for papers/d3p; needs Python 3.11
 	papers/d3p/peer.sh

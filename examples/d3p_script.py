@@ -17,7 +17,7 @@ from tacit.compat.d3p.minibatch import poisson_batchify_data
 from tacit.compat.d3p.modelling import sample_multi_posterior_predictive
 from tacit.compat.d3p.svi import DPSVI
 
-N, q, epochs, delta = 4000, 0.02, 20, 1e-5
+N, q, epochs, delta = 4000, 0.02, 10, 1e-5
 
 
 def model(x, y=None, N=N):

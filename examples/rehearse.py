@@ -3,45 +3,50 @@
     python examples/rehearse.py
 
 The inputs are made up from what is publicly known of such patients, and what the model observes from its prior. Nothing
-is saved; the last lines fit the simulated hospital of ``tacit demo``, whose true coefficients are printed beside.
+is saved; the last lines fit records that are made up too, so that the true coefficients can be printed beside.
 """
 
 from __future__ import annotations
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 
 import tacit
-from tacit.simulate import HOSPITAL, HOSPITAL_TRUTH, hospital, hospital_model
 
-METHOD = tacit.vi(hospital_model)
+SCHEMA = tacit.Schema({"age": {"low": 18, "high": 100}, "ill": {"levels": ["no", "yes"]}}, unit="patient", size=1000)
 BUDGET = tacit.Budget(epsilon=1.0, delta=1e-6, unit="patient")
 
 
+def model(age, ill=None):
+    """Logistic regression on age, in units of 15 years."""
+    level = numpyro.sample("level", dist.Normal(0, 2))
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    with numpyro.plate("patients", age.shape[0]):
+        numpyro.sample("ill", dist.Bernoulli(logits=level + slope * (age - 60) / 15), obs=ill)
+
+
 def patients(key: jax.Array, size: int) -> dict[str, np.ndarray]:
-    """Make up the inputs of patients; the model draws whether they come back."""
+    """Make up the inputs of patients; the model draws whether they are ill."""
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    return {
-        "age": random.normal(62, 16, size),  # moved inside its bounds, as real records are
-        "sex": random.choice(["female", "male"], size),
-        "emergency": random.choice(["no", "yes"], size),
-        "days": random.gamma(2, 2.5, size),
-        "earlier_stays": random.poisson(1, size),
-        "diabetes": random.choice(["no", "yes"], size, p=[0.8, 0.2]),
-    }
+    return {"age": random.normal(60, 15, size)}  # moved inside its bounds, as real records are
 
 
 def main() -> None:
     """Rehearse, print, fit."""
+    method = tacit.vi(model)
     rehearsal = tacit.rehearse(
-        METHOD, HOSPITAL, BUDGET, clip=[3.0, 6.0], simulate=patients, replicates=10, key=jax.random.key(0)
+        method, SCHEMA, BUDGET, clip=[1.0, 3.0], steps=100, simulate=patients, replicates=20, key=jax.random.key(0)
     )
     print(rehearsal)
 
-    data = tacit.PrivateData(hospital(seed=1), HOSPITAL)
-    posterior = tacit.fit(METHOD, data, **rehearsal.best, progress=False)
+    random = np.random.default_rng(1)
+    age = random.normal(60, 15, 1000)
+    ill = np.where(random.logistic(size=1000) < (age - 65) / 15, "yes", "no")
+    posterior = tacit.fit(method, tacit.PrivateData({"age": age, "ill": ill}, SCHEMA), **rehearsal.best, progress=False)
     print(posterior)
-    print("truth:", ", ".join(f"{name} {value:g}" for name, value in HOSPITAL_TRUTH.items()))
+    print(f"truth: level {-5 / 15:.3f}, slope 1")
 
 
 if __name__ == "__main__":

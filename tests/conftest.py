@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +17,13 @@ from tacit.types import Method
 from tacit.wall import Door, random
 from tacit.wall.data import PrivateData
 
-# Many tests open a door on the same program: compile it once. The folder is new for every run of the tests.
-_CACHE = tempfile.TemporaryDirectory(prefix="tacit-tests-")
-jax.config.update("jax_compilation_cache_dir", _CACHE.name)
+# Many tests open a door on the same program: compile it once. The folder is new for every run of the tests, and its
+# name passes to the processes that are started, by pytest-xdist or by a test.
+if "TACIT_TEST_PROGRAMS" not in os.environ:
+    _PROGRAMS = tempfile.TemporaryDirectory(prefix="tacit-tests-")
+    os.environ["TACIT_TEST_PROGRAMS"] = _PROGRAMS.name
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["TACIT_TEST_PROGRAMS"]
+jax.config.update("jax_compilation_cache_dir", os.environ["TACIT_TEST_PROGRAMS"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
@@ -56,3 +61,8 @@ def quick_compiler() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+def without_noise(sizes: Sequence[int], words: Any, keys: Any, fines: Any = None) -> list[Any]:
+    """Stand in for the noise of the wall where a test takes it out."""
+    return [jnp.zeros((1 if words.row is not None else len(words.rows), size), jnp.int32) for size in sizes]

@@ -132,7 +132,7 @@ def test_other_runs_are_in_the_total(real: Certificate) -> None:
     assert several.epsilon == real.epsilon
     assert len(several.total.runs) == 3
     assert several.total.epsilon > real.total.epsilon
-    assert "holds 3 runs" in several.to_markdown()
+    assert "held 3 runs" in several.to_markdown()
     assert up(several.total.epsilon, 4) in several.to_markdown()
     several.verify(book)
 

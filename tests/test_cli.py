@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,6 +73,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("spoilt").mkdir()
     Path("spoilt/command.json").write_text("{}")
     Path("broken.toml").write_text("[columns\n")
+    Path("blank.toml").write_text("[columns]\nage = {low = , high = }\n")
     Path("unbounded.toml").write_text("[columns]\nage = {}\n")
     book = Ledger("book.jsonl")
     book.charge(Look("run-1", "fit", "vi", RECIPE, 0, 100, "tag", "patient", False))
@@ -99,6 +102,16 @@ TINY = (*BUDGET, "--steps", "20", "--rate", "0.2", "--simulate", "1")
 
 
 # What needs no JAX
+
+
+def test_compiled_programs_are_kept_unless_jax_is_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "mine")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "theirs")
+    main(["explain", "--epsilon", "1", "--delta", "1e-6"])
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "theirs"
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    main(["explain", "--epsilon", "1", "--delta", "1e-6"])
+    assert Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) == Path("mine", "tacit")
 
 
 def test_light_commands_import_no_jax(place: Path) -> None:
@@ -224,8 +237,12 @@ def test_the_same_command_again_and_another_one(place: Path, capsys: pytest.Capt
     command = (*FIT, "--model", "model.py:method", *TINY, "--out", "run")
     assert run(*command) == 0
     spent = Ledger("patients.ledger.jsonl").head
-    assert run(*command) == 0  # gives the finished run
     capsys.readouterr()
+    assert run(*command, "--json") == 0  # gives the finished run
+    said = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in said["rows"]] == ["slope"]
+    assert said["simulation"]
+    assert Path(said["report"]).exists()
     assert run(*command, "--clip", "2") == 1
     assert "holds another run" in capsys.readouterr().err
     assert Ledger("patients.ledger.jsonl").head == spent
@@ -252,14 +269,17 @@ def test_rehearse(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_audit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # What it does to the wall itself is in privacy/test_audit_wall.py. The seed is fixed: no false alarms.
-    def honest(claim: Mechanism, runs: int, inside: bool) -> np.ndarray:
+    def honest(method: None, records: None, claim: Mechanism, runs: int, inside: bool, **_: Any) -> np.ndarray:
         return np.random.default_rng(int(inside)).normal(inside, claim.noise_multiplier, runs)
 
-    monkeypatch.setattr(tacit.audit, "canary_releases", honest)
+    attacks = importlib.import_module("tacit.audit")
+    monkeypatch.setattr(attacks, "canary_scores", honest)
     assert run("audit", "--runs", "2000") == 0
     assert "the attack proves" in capsys.readouterr().out
     monkeypatch.setattr(
-        tacit.audit, "canary_releases", lambda claim, runs, inside: honest(claim, runs, inside) + 5.0 * inside
+        importlib.import_module("tacit.audit"),
+        "canary_scores",
+        lambda *given, **more: honest(*given, **more) + 5.0 * given[-1],
     )
     assert run("audit", "--runs", "2000") == 1
     assert "privacy bug" in capsys.readouterr().err
@@ -360,6 +380,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("ledger", "show", "model.py", "--delta", "1e-5"), "model.py"),
     (("schema", "check", "nowhere.toml"), "no file or folder nowhere.toml"),
     (("schema", "check", "broken.toml"), "broken.toml"),
+    (("schema", "check", "blank.toml"), "Blanks of a draft are filled in"),
     (("schema", "check", "unbounded.toml"), "has no bounds"),
     (("schema", "check", "schema.toml", "--data", "wrong.csv"), "none of its 2 declared levels"),
     (("schema", "check", "schema.toml", "--data", "other.csv"), "height"),

@@ -5,35 +5,29 @@ The fits draw secret noise, so no number is compared: nothing here can fail by c
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
-import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
 import tacit
 from tacit.cli import main, parser
+from tacit.cli.runs import _model
+from tacit.fit import built_for, planned
 from tacit.ledger import Look
 
 ROOT = Path(__file__).parents[1]
 NO_CERTIFICATE = "ignore:tacit.compat.d3p gives no certificate"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
-LONG = {
-    "logistic.py",
-    "clip.py",
-    "csv_formula.py",
-    "d3p_script.py",
-    "election88.py",
-    "radon.py",
-    "rehearse.py",
-    "synthetic.py",
-}  # half a minute each; their like is tested with the others
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -56,56 +50,61 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
 
 
+RUN = [
+    *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/formula.md", "docs/sep.md", "docs/networks.md"),
+    *("docs/synthetic.md", "docs/estimators.md", "docs/rehearse.md", "docs/from-d3p.md"),
+    *(
+        f"docs/journeys/{name}.md"
+        for name in ("choose-epsilon", "officer", "resume", "ask", "topics", "add-a-method", "sweep", "scale")
+    ),
+]
+"""Pages whose code runs as it is printed."""
+ELSEWHERE = {
+    "docs/gallery.md": "shows the examples, which test_examples.py runs",
+    "docs/methods.md": "has sketches on records that it does not define; they are planned below",
+    "docs/command-line.md": "has a model's file; its commands are run below",
+}
+
+
+def test_the_code_of_every_page_is_run() -> None:
+    having = {name(page) for page in PAGES if any(python_blocks(page.read_text(encoding="utf-8")))}
+    assert having == {*RUN, *ELSEWHERE}
+
+
 @pytest.mark.filterwarnings(NO_CERTIFICATE)
 @pytest.mark.usefixtures("quick_compiler")
-@pytest.mark.parametrize(
-    "page",
-    [
-        *("README.md", "docs/start.md", "docs/from-numpyro.md", "docs/formula.md", "docs/sep.md"),
-        pytest.param("docs/networks.md", marks=pytest.mark.slow),
-        "docs/synthetic.md",
-        pytest.param(
-            "docs/estimators.md",
-            marks=pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="scikit-learn is missing"),
-        ),
-        *(f"docs/journeys/{name}.md" for name in ("choose-epsilon", "officer", "resume", "ask")),
-        pytest.param("docs/journeys/topics.md", marks=pytest.mark.slow),
-        "docs/journeys/add-a-method.md",
-        pytest.param("docs/journeys/sweep.md", marks=pytest.mark.slow),
-        pytest.param("docs/rehearse.md", marks=pytest.mark.slow),
-        pytest.param("docs/from-d3p.md", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("page", RUN)
 def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if page == "docs/estimators.md":
+        pytest.importorskip("sklearn", reason="scikit-learn is missing")
     blocks = list(python_blocks((ROOT / page).read_text(encoding="utf-8")))
-    assert blocks
     shared: dict[str, object] = {"__name__": "page"}
     for block in blocks:
         exec(compile(block, page, "exec", dont_inherit=True), shared)
 
 
-@pytest.mark.filterwarnings(NO_CERTIFICATE)
-@pytest.mark.usefixtures("quick_compiler")
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(script, marks=[pytest.mark.slow] if script.name in LONG else [], id=name(script))
-        for script in EXAMPLES
-    ],
-)
-def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as left:
-        if not str(left).startswith("skipped: set TACIT_DATA"):
-            raise
-        pytest.skip(str(left))
-    certificates = list(tmp_path.rglob("certificate.json"))
-    assert bool(certificates) == ("run_dir=" in script.read_text(encoding="utf-8"))
-    for file in certificates:
-        tacit.Certificate.load(file).verify()
+def test_sketches_of_methods_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each builds its method for its records and calibrates the noise, all that comes before the first look."""
+    recipes = []
+
+    def plan(method: Any, data: tacit.PrivateData, budget: tacit.Budget, **settings: Any) -> Any:
+        built, recipe = planned(built_for(method, data.placeholder, data.size, budget), data, budget, **settings)
+        jax.eval_shape(lambda key: built.contribution(built.init(key), data.placeholder, key, key), jax.random.key(0))
+        recipes.append(recipe)
+        return SimpleNamespace(predict=lambda inputs, key: {"mean": np.zeros((7, len(inputs["x"]), 10))})
+
+    monkeypatch.setattr(tacit, "fit", plan)
+    random = np.random.default_rng(0)
+    images = random.integers(0, 255, (20, 784))
+    columns = {"x": random.normal(size=(20, 2)).astype(np.float32), "y": np.arange(20) % 2}
+    network = {"images": images.astype(np.float32), "labels": np.arange(20) % 10, "new_images": images[:3]}
+    more = {"new": columns["x"][:3], "key": jax.random.key(1)}
+    known = {"eqx": eqx, "jax": jax, "tacit": tacit, **columns, **network, **more}
+    blocks = list(python_blocks((ROOT / "docs/methods.md").read_text(encoding="utf-8")))
+    for block in blocks:
+        exec(compile(block, "docs/methods.md", "exec", dont_inherit=True), known)
+    assert len(recipes) == sum(block.count("tacit.fit(") for block in blocks)
 
 
 def commands(text: str) -> Iterator[tuple[list[str], str]]:
@@ -144,6 +143,8 @@ def test_cheap_commands_do_what_the_page_says(
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
     _prepare_run(page)
+    schema, asked = tacit.Schema.read("schema.toml"), {"formula": None, "model": "model", "home": "model.py"}
+    assert _model(None, asked, schema)(schema.placeholder()).predict
     ran = set()
     for arguments, said in commands(page):
         if arguments[0] in {"fit", "resume", "rehearse", "synthesize", "audit"}:
@@ -169,6 +170,11 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
     assert navigation == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+
+def test_the_gallery_shows_every_example() -> None:
+    page = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r'^--8<-- "(examples/\w+\.py)"$', page, re.MULTILINE)) == [name(path) for path in EXAMPLES]
 
 
 def test_headlines_of_papers_are_in_their_results() -> None:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.effects import reference
+from tacit.effects import profiles, reference
 from tacit.formula import Formula
 from tacit.plots import plot_forest, plot_prior_posterior
 from tacit.posterior import Posterior
+from tacit.report import report
 from tacit.schema import Schema
 from tacit.types import Method
 from tacit.wall.data import PrivateData
@@ -51,6 +52,21 @@ def test_linear_effects_are_the_coefficients(linear: Posterior) -> None:
     assert found.labels == ("g: a - b", "g: c - b", "x: 2 - 0.5")
     b, c = linear.draws["g"].T
     np.testing.assert_allclose(found.draws, np.stack([-b, c - b, 1.5 * linear.draws["x"]], 1), rtol=1e-3, atol=1e-3)
+
+
+def test_profiles_set_one_column_and_are_in_the_report(linear: Posterior) -> None:
+    found = profiles(linear)
+    assert found.labels == ("x -1", "x 0", "x 1", "n 2", "n 4", "n 7", "g a", "g b", "g c")
+    draws = {label: found.draws[:, place] for place, label in enumerate(found.labels)}
+    np.testing.assert_allclose(draws["x 1"] - draws["x -1"], 2 * linear.draws["x"], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(draws["n 7"] - draws["n 2"], 5 * linear.draws["n"], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(draws["g c"] - draws["g a"], linear.draws["g"][:, 1], rtol=1e-3, atol=1e-3)
+    page = report("A title", {"private": linear}, predictions=found)
+    assert "Expected y where one column is set" in page
+    assert '<th scope="row">n 7</th>' in page
+    levels = profiles(posterior_of(tacit.formula("pain ~ g", SCHEMA, family="ordinal")))
+    assert len(levels) == 9
+    np.testing.assert_allclose(levels.draws[:, :3].sum(1), 1, rtol=1e-4)
 
 
 def test_predictions_are_those_of_the_model(linear: Posterior) -> None:

@@ -25,7 +25,6 @@ CANARY = 31.41592653
 pytestmark = [
     pytest.mark.usefixtures("quick_compiler"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn"),
-    pytest.mark.slow,  # the page docs/estimators.md runs in every submission
 ]
 
 
@@ -51,6 +50,7 @@ def fitted(labelled: Any) -> PrivateLogisticRegression:
     return logistic().fit(*labelled)
 
 
+@pytest.mark.slow  # the page docs/estimators.md fits in every submission
 def test_a_logistic_regression_is_found_in_the_units_of_its_columns(fitted: Any, labelled: Any) -> None:
     X, y = labelled
     assert fitted.coef_.shape == (1, 2)
@@ -69,6 +69,7 @@ def test_a_logistic_regression_is_found_in_the_units_of_its_columns(fitted: Any,
     assert set(fitted.predict(X)) == {"no", "yes"}
 
 
+@pytest.mark.slow  # the page docs/estimators.md fits in every submission
 def test_a_fitted_estimator_is_pickled_without_a_record(fitted: Any, labelled: Any) -> None:
     X, _ = labelled
     marked = X.copy()
@@ -83,6 +84,7 @@ def test_a_fitted_estimator_is_pickled_without_a_record(fitted: Any, labelled: A
     assert back.certificate_.simulation
 
 
+@pytest.mark.slow  # the page docs/estimators.md fits in every submission
 def test_a_linear_regression_predicts_new_outcomes() -> None:
     X, y = regression()
     model = PrivateLinearRegression(bounds=(0, 10), target_bounds=(-10, 30), size=2000, epsilon=3.0, simulate=1)
@@ -139,6 +141,7 @@ def test_loops_of_fits_are_refused(loop: str, labelled: Any) -> None:
         run()
 
 
+@pytest.mark.slow  # the page docs/estimators.md fits in every submission
 def test_a_capped_ledger_pays_for_a_loop_until_it_is_used_up(labelled: Any, tmp_path: Path) -> None:
     X, y = labelled
     path = tmp_path / "ledger.jsonl"
@@ -258,7 +261,7 @@ def failures(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "logistic" else pytest.param(name, marks=pytest.mark.slow) for name in ESTIMATORS]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "topics" else name for name in ESTIMATORS]
 )
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_checks_with_a_stand_in_for_the_fit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

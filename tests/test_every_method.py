@@ -27,8 +27,9 @@ from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.vi import vi
 from tacit.types import Method, MethodFor, PyTree, Release
-from tacit.wall import Door, _Step, lattice, released
+from tacit.wall import Door, lattice, released
 from tacit.wall.data import PrivateData
+from tests.conftest import without_noise
 
 KEY = jax.random.key(0)
 COUNT = 12
@@ -229,9 +230,9 @@ def test_init_needs_no_data(name: str, opened: Callable[[str], Opened]) -> None:
 
 @every
 def test_a_release_has_the_shape_of_a_contribution(name: str, opened: Callable[[str], Opened]) -> None:
-    method, data, start, *_ = opened(name)
-    step = _Step(method, data, MECHANISM, start)
-    contribution = method.contribute(start, one_record(name), KEY)
+    method, _, start, door, _ = opened(name)
+    step = door._step
+    contribution = jax.eval_shape(method.contribute, start, one_record(name), KEY)
     contribution = released(contribution)  # sparse leaves are released as whole tables
     release = step._release(step.zero())
     for part in (release.total, release.full):
@@ -242,7 +243,7 @@ def test_a_release_has_the_shape_of_a_contribution(name: str, opened: Callable[[
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
         lambda leaf: (leaf.shape, leaf.dtype), start
     )
-    assert is_finite(method.draw(start, KEY))
+    assert is_finite(jax.jit(method.draw)(start, KEY))
 
 
 @every
@@ -294,10 +295,6 @@ def test_no_records_leave_a_finite_state(name: str, open_door: Callable[..., Doo
     assert not same_bits(start, end)
 
 
-def without_noise(coarse: Any, fine: Any) -> Any:
-    return jnp.zeros_like(coarse)
-
-
 def told_of_no_noise(method: Method) -> Method:
     """Let a method that takes account of the noise know that the test took it out."""
 
@@ -318,7 +315,7 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
     method = told_of_no_noise(TABLE[name].make()(data.placeholder))
     start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
     end = open_door(method, data, Mechanism(1.0, 1000.0, 0.04, STEPS)).advance(start, 0, STEPS)
-    private = jax.vmap(method.draw, (None, 0))(end, jax.random.split(jax.random.fold_in(KEY, STEPS), 1000))
+    private = jax.jit(jax.vmap(method.draw, (None, 0)))(end, jax.random.split(jax.random.fold_in(KEY, STEPS), 1000))
     public = fit_public(TABLE[name].make(), TABLE[name].records, steps=STEPS, key=KEY)
     for site, draws in public.draws.items():
         if name.startswith("marginals,"):
@@ -363,8 +360,8 @@ def test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo(name: str) -
 
 @every
 def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Callable[[str], Opened]) -> None:
-    method, data, start, *_ = opened(name)
-    step = _Step(method, data, MECHANISM, start)
+    _, _, start, door, _ = opened(name)
+    step = door._step
     program = jax.jit(step.integers)
     generator = np.random.default_rng(2)
     for scale in (1e-3, 1.0, 1e6, 1e30):

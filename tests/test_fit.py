@@ -216,7 +216,7 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
         np.savez(folder / "checkpoint.npz", **arrays)
     else:  # no checkpoint before the first segment ends: one that the run did not write
         leaves = {"leaf0": np.ones(30, np.float32), "leaf1": np.int32(0)}
-        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="")
+        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=np.zeros(0, np.uint8))
     kept = []
     original = tacit.wall.Door.advance
 

@@ -206,9 +206,11 @@ MISTAKES = [
     ("ill ~ age +", "bernoulli", r"cannot be read"),
     ("ill ~ lag(age)", "bernoulli", r"function 'lag', which is not one of center, scale"),
     ("ill ~ np.random.rand(age)", "bernoulli", r"which is not one of"),
-    ("ill ~ age", "logistic", r"The family is 'logistic'; there are gaussian"),
+    ("ill ~ age", "logistic", r"The family is 'logistic'; here that is 'bernoulli'"),
+    ("ill ~ age", "anything", r"The family is 'anything'; there are gaussian"),
     ("ill ~ age", "poison", r"did you mean 'poisson'"),
     ("ill ~ age", "gaussian", r"does not fit the family 'gaussian', which needs a number; the schema has ill category"),
+    ("ill ~ age", "gaussian", r"Write family 'bernoulli', or change the schema's line"),
     ("y ~ age", "bernoulli", r"needs a category of two levels"),
     ("pain ~ age", "bernoulli", r"needs a category of two levels"),
     ("ill ~ age", "ordinal", r"three levels or more"),
@@ -233,6 +235,15 @@ MISTAKES = [
 def test_mistakes_say_what_to_write(text: str, family: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=said):
         formula(text, SCHEMA, family)
+
+
+def test_names_with_spaces_are_written_in_backquotes() -> None:
+    schema = Schema({"income (EUR)": {"low": 0, "high": 9e4}, "y": {"low": 0, "high": 1}})
+    assert formula("y ~ `income (EUR)`", schema).names == ("Intercept", "income (EUR)")
+    with pytest.raises(ValueError, match=r"did you mean 'income \(EUR\)'\? .* in backquotes: `income \(EUR\)`"):
+        formula("y ~ income", schema)
+    with pytest.raises(ValueError, match=r"column of that name is written in backquotes: `income \(EUR\)`"):
+        formula("y ~ income (EUR)", schema)
 
 
 def test_priors_that_fit_nothing() -> None:

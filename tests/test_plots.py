@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import tacit.plots
 from tacit.certificate import Certificate
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Budget, Mechanism
@@ -36,6 +38,15 @@ def charged(cap: Budget | None = None) -> Ledger:
 
 def labels(ax: Any) -> list[str]:
     return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_every_plot_takes_axes_gives_them_back_and_says_what_to_see() -> None:
+    drawing = {name: function for name, function in vars(tacit.plots).items() if name.startswith("plot_")}
+    assert len(drawing) == 12
+    for name, function in drawing.items():
+        assert list(inspect.signature(function).parameters)[-1] == "ax", name
+        assert inspect.signature(function).parameters["ax"].default is None, name
+        assert ".set_title(" in inspect.getsource(function), name
 
 
 def test_sweep() -> None:

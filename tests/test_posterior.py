@@ -78,3 +78,28 @@ def test_repr_shows_the_table_and_the_promise(posterior):
     assert "w[0]" in text
     assert "SIMULATION" in text
     assert f"{posterior.certificate.epsilon:.4g}" in text
+
+
+@pytest.mark.parametrize("family", ["gaussian", "categorical"])
+def test_effects_of_groups_are_shown_in_their_units_and_by_name(family, tmp_path):
+    pytest.importorskip("formulae", reason="formulae is missing: pip install 'tacit[formula]'")
+    outcome = {"low": 0, "high": 10} if family == "gaussian" else {"levels": ["none", "some", "much"]}
+    wards = {"levels": ["north", "south", "west"]}
+    schema = tacit.Schema({"y": outcome, "x": {"low": 0, "high": 1}, "ward": wards, "kind": wards})
+    formula = tacit.formula("y ~ x + kind + (x | ward)", schema, family=family)
+    draws = {name: prior.sample(jax.random.key(1), (50,)) for name, prior in formula.priors.items()}
+    made = tacit.Posterior(draws, None, labels=formula.labels, axes=formula.axes)
+    made.save(tmp_path / "p.npz")
+    for posterior in (made, tacit.Posterior.load(tmp_path / "p.npz")):
+        spread, offset = (np.asarray(draws[f"1|ward_{part}"]) for part in ("sigma", "offset"))
+        effect = spread[:, None] * offset
+        row = next(row for row in posterior.rows() if row[0].startswith("1|west"))
+        np.testing.assert_allclose(row[1], effect[:, 2].reshape(50, -1)[:, 0].mean(), rtol=1e-5)
+        assert "1|ward_offset" not in posterior.shown()
+        found = posterior.to_arviz().posterior
+        assert all(len(found[name].dims) == value.ndim + 1 for name, value in posterior.shown().items())
+        assert not [dim for name in found for dim in found[name].dims if "_dim_" in dim]
+        along = {} if family == "gaussian" else {"y_level": "much", "1|ward_effect": "1"}
+        chosen = found["1|ward"].sel(ward_group="west", **along).values[0]
+        np.testing.assert_array_equal(chosen, effect[:, 2].reshape(50, -1)[:, -1])
+        assert list(found["kind_coefficient"].values) == ["kind[south]", "kind[west]"]

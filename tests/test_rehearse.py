@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import pickle
-import sys
 
 import jax
 import joblib
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 BUDGET = tacit.Budget(1.0, 1e-6)
 KEY = jax.random.key(0)
-MODULE = sys.modules["tacit.rehearse"]  # its name in the package is that of the function
+MODULE = importlib.import_module("tacit.rehearse")  # its name in the package is that of the function
 FORM = tacit.Schema(
     {"x": {"low": -2, "high": 2}, "group": {"levels": ["a", "b", "c"]}, "y": {"levels": ["no", "yes"]}}, size=150
 )
@@ -195,6 +196,24 @@ def test_other_workers_find_the_same() -> None:
     alone = tacit.rehearse(*arguments, clip=[3.0, 6.0], replicates=3, key=KEY)
     with joblib.parallel_config(backend="threading", n_jobs=2):
         together = tacit.rehearse(*arguments, clip=[3.0, 6.0], replicates=3, key=KEY)
+    assert alone == together
+
+
+@pytest.mark.slow
+def test_dask_finds_the_same() -> None:
+    """On a cluster of two processes on this machine, by one context manager."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    arguments = (mean_of(200), SCHEMA, BUDGET)
+    alone = tacit.rehearse(*arguments, clip=[3.0, 6.0], replicates=3, key=KEY)
+    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with cluster, distributed.Client(cluster) as client:
+        places = client.run(os.getpid)
+        assert os.getpid() not in places.values()
+        assert len(places) == 2
+        # As here, for the same bits; by import, since JAX's settings do not travel.
+        client.run(lambda: __import__("jax").config.update("jax_disable_most_optimizations", True))
+        with joblib.parallel_config(backend="dask"):
+            together = tacit.rehearse(*arguments, clip=[3.0, 6.0], replicates=3, key=KEY)
     assert alone == together
 
 

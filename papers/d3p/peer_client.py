@@ -93,12 +93,12 @@ def timed(program: Callable[[], Any], number: int) -> Timer:
     return once
 
 
-def in_turns(timers: dict[str, Timer], rounds: int) -> dict[str, Time]:
-    """Give the least times of each over some rounds, A B A B, so that a busy moment does not hit one alone."""
+def in_turns(timers: dict[str, Timer], rounds: int, pick: Callable[[list[float]], float] = min) -> dict[str, Time]:
+    """Give the least (or ``pick``) of each over some rounds, A B A B, so that a busy moment does not hit one alone."""
     for timer in timers.values():
         timer()
     times = [{name: timer() for name, timer in timers.items()} for _ in range(rounds)]
-    return {name: Time(*(min(t[name][i] for t in times) for i in range(2))) for name in timers}
+    return {name: Time(*(pick([t[name][i] for t in times]) for i in range(2))) for name in timers}
 
 
 def write_results(folder: Path, name: str, figures: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ def poisson(records: int, batch: int, number: int, together: int) -> Callable[[]
         steps = together * g + jnp.arange(together)
         keys, more = random.fold_in(secret, 2 * steps + jnp.arange(2)[:, None])
         words = jax.vmap(lambda key: jax.random.bits(key, (len(tables) * room,), jnp.uint32))(keys)
-        digits = alias.draw(tables, jnp.split(words, len(tables), 1), more)
+        digits = alias.draw(tables, room, alias.Words(words), more)
         return total + jnp.sum(sample.subsets(digits, records))
 
     def program(secret: Array) -> Array:

@@ -177,7 +177,8 @@ def save(out: Path, name: str, command: str, text: str, results: dict[str, Any],
     (out / "results" / f"{name}.json").write_text(
         json.dumps(_rounded({"command": command, **results}), indent=1) + "\n"
     )
-    figure.savefig(out / "figures" / f"{name}.png", dpi=110)
+    if figure is not None:
+        figure.savefig(out / "figures" / f"{name}.png", dpi=110)
 
 
 def panels(count: int, width: float = 3.6, height: float = 3.0) -> tuple[Any, list[Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacit.accounting import advantage, epsilon, true_positive_rate
+    from tacit.audit import audit
     from tacit.auto import auto
     from tacit.certificate import Certificate, CertificateError
     from tacit.effects import comparisons, predictions, slopes
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tacit.topics import documents
     from tacit.types import Method, Release, Rows
     from tacit.wall.data import PrivateData
+    from tacit.wall.disk import read_columns, write_columns
     from tacit.wall.tables import read_csv, read_parquet
 
 __version__ = "0.1.0"
@@ -63,6 +65,7 @@ __all__ = [
     "Selected",
     "advantage",
     "ask",
+    "audit",
     "auto",
     "backprop",
     "belief_net",
@@ -88,6 +91,7 @@ __all__ = [
     "network",
     "pbp",
     "predictions",
+    "read_columns",
     "read_csv",
     "read_parquet",
     "rehearse",
@@ -99,6 +103,7 @@ __all__ = [
     "slopes",
     "true_positive_rate",
     "vi",
+    "write_columns",
 ]
 # JAX takes seconds to import, and a command line that explains an epsilon needs none of it: names are looked up when
 # they are used. The table says where; the imports above tell it to editors and type checkers.
@@ -121,6 +126,7 @@ _HOME = {
     "Selected": "select",
     "advantage": "accounting",
     "ask": "fit",
+    "audit": "audit",
     "auto": "auto",
     "backprop": "methods.backprop",
     "belief_net": "methods.belief_net",
@@ -146,6 +152,7 @@ _HOME = {
     "network": "methods.networks",
     "pbp": "methods.pbp",
     "predictions": "effects",
+    "read_columns": "wall.disk",
     "read_csv": "wall.tables",
     "read_parquet": "wall.tables",
     "rehearse": "rehearse",
@@ -157,6 +164,7 @@ _HOME = {
     "slopes": "effects",
     "true_positive_rate": "accounting",
     "vi": "methods.vi",
+    "write_columns": "wall.disk",
 }
 
 

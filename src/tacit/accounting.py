@@ -86,7 +86,12 @@ _TAIL = 1e-15
 
 # The range in which a noise multiplier is looked for.
 _LEAST_NOISE = 0.02
-_MOST_NOISE = 1e9
+SMALLEST_RATE = 1e-12
+"""Far below one record in all that one process can hold."""
+SMALLEST_NOISE, LARGEST_NOISE = 1e-3, 1e9
+"""Noise multipliers whose cost can be computed; the wall takes fewer."""
+LARGEST_STEPS = 10**7
+"""Above it the distribution of the privacy loss no longer fits into memory."""
 
 
 def epsilon(
@@ -376,25 +381,47 @@ def as_int(where: str, name: str, value: Any) -> int:
 
 
 def check_rate(where: str, rate: Any) -> float:
-    """Return a sampling rate in (0, 1], or raise. Public."""
+    """Return a sampling rate between SMALLEST_RATE and 1, or raise. Public."""
     value = as_float(where, "rate", rate)
     if not 0 < value <= 1:
         raise ValueError(
             f"{where}(rate={value}): rate must be above 0 and at most 1, because it is the probability with "
             "which a record enters a step's subset; write e.g. rate=256/60000."
         )
+    if value < SMALLEST_RATE:
+        raise ValueError(
+            f"{where}(rate={value}): rate must be at least {SMALLEST_RATE:g}, because with less no subset would ever "
+            "have a record; write e.g. rate=256/60000."
+        )
     return value
 
 
 def check_noise(where: str, noise_multiplier: Any) -> float:
-    """Return a noise multiplier, finite and above 0, or raise. Public."""
+    """Return a noise multiplier between SMALLEST_NOISE and LARGEST_NOISE, or raise. Public."""
     noise = as_float(where, "noise_multiplier", noise_multiplier)
     if not (math.isfinite(noise) and noise > 0):
         raise ValueError(
             f"{where}(noise_multiplier={noise}): noise_multiplier must be a finite number above 0, because "
             "without noise nothing is private; write e.g. noise_multiplier=1.1, or use calibrate."
         )
+    if not SMALLEST_NOISE <= noise <= LARGEST_NOISE:
+        raise ValueError(
+            f"{where}(noise_multiplier={noise}): noise_multiplier must be between {SMALLEST_NOISE:g} and "
+            f"{LARGEST_NOISE:g}, outside of which its cost is beyond floating point; write e.g. noise_multiplier=1.1."
+        )
     return noise
+
+
+def check_steps(where: str, steps: Any, least: int) -> int:
+    """Return a number of steps between ``least`` and LARGEST_STEPS, or raise. Public."""
+    number = as_int(where, "steps", steps)
+    if not least <= number <= LARGEST_STEPS:
+        raise ValueError(
+            f"{where}(steps={number}): steps must be at least {least}, because "
+            f"{'a recipe releases something' if least else 'releases cannot be taken back'}, and at most "
+            f"{LARGEST_STEPS}, for which there is memory to add up their cost; write e.g. steps=1000."
+        )
+    return number
 
 
 def check_repeats(where: str, repeats: Any, fixed_size: bool = False) -> float:
@@ -434,13 +461,7 @@ def _recipe(where: str, rate: Any, noise_multiplier: Any, steps: Any, adjacency:
     check_adjacency(where, adjacency)
     rate = check_rate(where, rate)
     noise = check_noise(where, noise_multiplier)
-    steps = as_int(where, "steps", steps)
-    if steps < 0:
-        raise ValueError(
-            f"{where}(steps={steps}): steps must be at least 0, because releases cannot be taken back; write "
-            "e.g. steps=1000."
-        )
-    return rate, noise, steps
+    return rate, noise, check_steps(where, steps, 0)
 
 
 def _relation(where: str, adjacency: str, fixed_size: bool) -> str:
@@ -499,7 +520,7 @@ def _noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, adj
         # The central limit's answer: never certified, only where to start looking.
         ratio = (mu / rate) ** 2 / steps
         inverse_square = math.asinh(ratio / 4) if adjacency == "replace-one" else math.log1p(ratio)
-        start = min(max(inverse_square**-0.5, _LEAST_NOISE), _MOST_NOISE)
+        start = min(max(inverse_square**-0.5, _LEAST_NOISE), LARGEST_NOISE)
 
         def excess(log_noise: float, accuracy: float) -> float:
             # One direction is enough to search by; the check below looks at all.
@@ -513,17 +534,17 @@ def _noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, adj
             position += max(-0.1, min(0.1, move))
             if abs(move) < 2e-5:
                 break
-        noise = math.exp(min(position + 1e-5, math.log(_MOST_NOISE)))
+        noise = math.exp(min(position + 1e-5, math.log(LARGEST_NOISE)))
     noise = _round_up(max(noise, _LEAST_NOISE))
     # The one step that makes the answer certified: it is checked as any recipe would be.
     stride = 1e-5
     while _epsilon(rate, noise, steps, delta, adjacency) > epsilon:
         noise = _round_up(noise * (1 + stride))
         stride *= 2
-        if noise > _MOST_NOISE:
+        if noise > LARGEST_NOISE:
             raise ValueError(
                 f"noise_multiplier(epsilon={epsilon}, delta={delta}, rate={rate}, steps={steps}): no noise "
-                f"below {_MOST_NOISE:g} can be certified for so small a budget; write a larger epsilon or "
+                f"below {LARGEST_NOISE:g} can be certified for so small a budget; write a larger epsilon or "
                 "delta, or fewer steps."
             )
     return noise
@@ -592,10 +613,10 @@ def _repeated_noise(epsilon: float, delta: float, rate: float, steps: int, repea
     high = _round_up(2 * low)
     while cost(high) > epsilon:
         low, high = high, _round_up(2 * high)
-        if high > _MOST_NOISE:
+        if high > LARGEST_NOISE:
             raise ValueError(
                 f"noise_multiplier(epsilon={epsilon}, delta={delta}, repeats={repeats}): no noise below "
-                f"{_MOST_NOISE:g} can be certified for so small a budget; write a larger epsilon or delta, or fewer "
+                f"{LARGEST_NOISE:g} can be certified for so small a budget; write a larger epsilon or delta, or fewer "
                 "repeats."
             )
     while high > low * (1 + 1e-3):
@@ -868,7 +889,7 @@ def _root(excess: Callable[[float], float], start: float, stride: float, toleran
 
     The end of the noise range, with slope 0, if it does not cross.
     """
-    least, most = math.log(_LEAST_NOISE), math.log(_MOST_NOISE)
+    least, most = math.log(_LEAST_NOISE), math.log(LARGEST_NOISE)
     here = min(max(start, least), most)
     value = excess(here)
     sign = 1.0 if value > 0 else -1.0

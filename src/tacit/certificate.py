@@ -11,7 +11,6 @@ import html
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from typing import Any, Literal
 
 from tacit import accounting
 from tacit.explain import PRIORS, Explanation, explain, percent, trade_off, up
-from tacit.ledger import Ledger, LedgerError, Line, Look, Recipe, canonical, recipes, summarise
+from tacit.ledger import Ledger, LedgerError, Line, Look, Recipe, canonical, recipes, summarise, write_whole
 from tacit.mechanism import RESERVE, Budget, Mechanism
 
 FORMAT = "tacit-certificate-1"
@@ -628,8 +627,8 @@ class Certificate:
             Section(
                 "All runs together",
                 [
-                    f"The ledger holds {runs} {'run' if runs == 1 else 'runs'} on these data, this one "
-                    f"included; together they cost ε = {up(self.total.epsilon, 4)} at δ = "
+                    f"When this was issued, the ledger held {runs} {'run' if runs == 1 else 'runs'} on these data, "
+                    f"this one included; together they cost ε = {up(self.total.epsilon, 4)} at δ = "
                     f"{up(self.total.delta)}. Rule: {self.total.composition.rstrip('.')}."
                 ],
             ),
@@ -955,14 +954,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp makes it private, and a certificate is there to be read
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, lambda file: file.write(text.encode()))

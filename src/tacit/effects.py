@@ -25,6 +25,8 @@ from tacit.wall.data import encode
 
 REFERENCE = 1000
 """Records of the reference: numbers even between their bounds, levels alike, columns independent."""
+PROFILED = 6
+"""So many levels of a category are profiled."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,6 +170,29 @@ def slopes(posterior: Posterior, column: str, new: Any = None) -> Effects:
 
     found = _each(posterior, slope)[:, None]
     return _table(f"Slope of the expected {_wanted(model)}", [f"{column}, per unit"], model, found)
+
+
+def profiles(posterior: Posterior) -> Effects:
+    """Say what is expected where one column is set, averaged over a reference that knows nothing but the schema.
+
+    Numbers are set to the quarters of their range, categories to their first levels: what a report shows of a formula.
+
+    Privacy: post-processing.
+    """
+    model = _formula(posterior)
+    columns = reference(model)
+    lines, settings = [], []
+    for name in model.columns:
+        facts = model.schema.columns[name]
+        low, high = float(facts.low or 0), float(facts.high or 0)
+        quarters = [low + share * (high - low) for share in (0.25, 0.5, 0.75)]
+        values = [round(one) for one in quarters] if facts.kind == "integer" else quarters
+        for value in dict.fromkeys(values if facts.levels is None else facts.levels[:PROFILED]):
+            lines.append(f"{name} {_plain(value)}")
+            settings.append({**columns, name: _constant(facts, value, REFERENCE)})
+    together = jax.tree.map(lambda *values: jnp.stack([jnp.broadcast_to(one, REFERENCE) for one in values]), *settings)
+    found = _each(posterior, lambda draw: jax.lax.map(lambda one: _mean(model, one, draw), together))
+    return _table(f"Expected {_wanted(model)} where one column is set, all others as they may be", lines, model, found)
 
 
 def reference(model: Formula) -> dict[str, Array]:

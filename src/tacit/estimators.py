@@ -583,8 +583,9 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
     def _whole(self, X: Any) -> dict[str, np.ndarray]:
         """Give documents as records of which nothing is thinned: what is not released needs no bound."""
         X = self._counts(X, reset=False)
-        lengths = np.asarray((X != 0).sum(1)).ravel()
-        return documents(X, width=max(1, int(lengths.max(initial=1))))
+        longest = int(np.asarray((X != 0).sum(1)).max(initial=8))
+        # Rounded up, so that few widths are ever compiled.
+        return documents(X, width=1 << (longest - 1).bit_length())
 
 
 def _bounds(bounds: Any, name: str, columns: int) -> tuple[Any, Any]:

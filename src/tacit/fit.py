@@ -7,6 +7,7 @@ and the certificate.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -25,19 +26,21 @@ from tqdm import tqdm
 from tacit.auto import auto
 from tacit.certificate import Certificate
 from tacit.formula import Formula
-from tacit.ledger import Ledger
+from tacit.ledger import Ledger, alone_in, write_whole
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
-from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, write_npz
+from tacit.posterior import DRAWN_NUMBERS, DRAWS, UNREADABLE, Posterior, write_npz
 from tacit.schema import quietly
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import Door, outer, released, versions
+from tacit.wall import Door, outer, released, shards, versions
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
 
 STEPS = 1000
 SEGMENTS = 50
 """A run stops for the ledger, the checkpoint and the progress bar this many times."""
+QUICKLY_DRAWN = 1 << 17
+"""Fewer numbers than that are drawn by a program that was compiled quickly."""
 PUBLIC_NUMBERS = 1 << 20
 """Sparse contributions of public records that are held at once, in numbers."""
 NO_LASTING_LEDGER = (
@@ -115,11 +118,29 @@ def fit(
         built, data, budget, rate=rate, steps=steps, clip=clip, weights=weights, adjacency=adjacency
     )
     folder = None if run_dir is None else Path(run_dir)
-    run = _Run.begin(folder, mechanism, budget, key, simulate)
-    if folder and (folder / "posterior.npz").exists():
-        return _finished(folder, built)
+    with alone_in(_own(folder)):
+        return _fit(built, title, data, mechanism, budget, folder, key, simulate, warning, progress)
+
+
+def _fit(
+    built: Method,
+    title: str,
+    data: PrivateData,
+    mechanism: Mechanism,
+    budget: Budget,
+    folder: Path | None,
+    key: Key | None,
+    simulate: int | None,
+    warning: str | None,
+    progress: bool,
+) -> Posterior:
+    """Run what ``fit`` planned, in a folder that no other process is at work in."""
+    run, lead = _begin(data, folder, mechanism, budget, key, simulate), jax.process_index() == 0
+    if run.finished(folder):
+        return _finished(run.folder or Path(), built)
     ledgers = [data.ledger]
-    if folder and data.ledger.path is None:  # what is resumed must be on a file; the data's ledger counts it too
+    # What is resumed must be on a file; the data's ledger counts it too.
+    if folder and lead and data.ledger.path is None:
         ledgers.insert(0, Ledger(folder / "ledger.jsonl"))
     for ledger in ledgers:
         ledger.afford(mechanism, data.unit, run=run.name)
@@ -136,21 +157,24 @@ def fit(
         simulation=run.simulation,
     )
     _leave_room(door, mechanism, budget)
+    run.keep(mechanism, budget, simulate)
     state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), door, ledgers[0])
+    progress = progress and lead
     segment = -(-mechanism.steps // SEGMENTS)
     with tqdm(total=mechanism.steps, initial=done, unit="step", disable=not progress) as bar:
         while done < mechanism.steps:
             stop = min(done + segment, mechanism.steps)
             state = door.advance(state, done, stop)
-            run.checkpoint(state, stop, door)
+            if lead:
+                run.checkpoint(state, stop, door)
             bar.update(stop - done)
             done = stop
             # Accounting takes time, so only when the bar was just drawn, and at the end.
             if progress and (bar.n == bar.last_print_n or done == mechanism.steps):
                 bar.set_postfix_str(_so_far(mechanism, done, budget))
-    certificate = _certificate(door, ledgers[0], run.name, budget, lasting=data.ledger.path is not None)
+    certificate = _certificate(door, ledgers[0], run.name, budget, data) if lead else None
     posterior = posterior_of(built, state, jax.random.fold_in(run.key, mechanism.steps), certificate)
-    posterior.warning = warning
+    posterior.warning = " ".join(filter(None, (warning, too_large(budget, data)))) or None
     run.finish(posterior)
     return posterior
 
@@ -238,7 +262,7 @@ def ask(
     mechanism = calibrate(budget, rate=1.0, steps=1, clip=clip, adjacency=adjacency)
     ledger = data.ledger
     ledger.afford(mechanism, data.unit)
-    run = _Run.begin(None, mechanism, budget, None, simulate)
+    run = _begin(data, None, mechanism, budget, None, simulate)
     door = Door(
         method,
         data,
@@ -253,7 +277,7 @@ def ask(
     )
     _leave_room(door, mechanism, budget)
     value, noise_std = door.advance(method_state(run.key), 0, 1)
-    certificate = _certificate(door, ledger, run.name, budget, lasting=ledger.path is not None)
+    certificate = _certificate(door, ledger, run.name, budget, data)
     return Answer(value, noise_std, certificate)
 
 
@@ -358,21 +382,20 @@ class _Run(NamedTuple):
     def begin(
         cls, folder: Path | None, mechanism: Mechanism, budget: Budget, key: Key | None, simulate: int | None
     ) -> _Run:
-        """Start a run, or take up the one in the folder if it has the same recipe."""
-        facts = {"mechanism": mechanism.to_dict(), "budget": budget.to_dict(), "simulate": simulate}
+        """Start a run, or take up the one in the folder if it has the same recipe; nothing is written yet."""
+        facts = _facts(mechanism, budget, simulate)
         if folder is None or not (folder / "run.json").exists():
             key = jax.random.key(secrets.randbits(32)) if key is None else key
             secret = secret_random.fresh() if simulate is None else secret_random.fixed(simulate)
-            fresh = cls(folder, uuid.uuid4().hex, key, secret, simulate is not None)
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                if simulate is None:
-                    _write(folder / "secret.key", secret_random.to_bytes(secret), mode=0o600)
-                public = np.asarray(jax.random.key_data(key)).tolist()
-                _write(folder / "run.json", json.dumps({"run": fresh.name, "key": public, **facts}).encode())
-            return fresh
-        stored = json.loads((folder / "run.json").read_text())
-        name, public = stored.pop("run"), jnp.asarray(stored.pop("key"), jnp.uint32)
+            return cls(folder, uuid.uuid4().hex, key, secret, simulate is not None)
+        try:
+            stored = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            name, public = stored.pop("run"), jnp.asarray(stored.pop("key"), jnp.uint32)
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+            raise ValueError(
+                f"The file run.json in {folder} cannot be read, so it is unknown which run this is. Restore it from a "
+                "copy, or choose another run_dir; a run begun anew is charged anew."
+            ) from error
         if stored != facts or (key is not None and not np.array_equal(jax.random.key_data(key), public)):
             raise ValueError(
                 f"The folder {folder} holds a run with another recipe, budget or key. Resuming it under these settings "
@@ -381,14 +404,25 @@ class _Run(NamedTuple):
         secret_file = folder / "secret.key"
         if simulate is not None:
             secret = secret_random.fixed(simulate)
-        elif secret_file.exists():
+        elif secret_file.exists() and secret_file.stat().st_size == secret_random.LENGTH:
             secret = secret_random.from_bytes(secret_file.read_bytes())
         else:
             # Without the old key nothing can be replayed: what was under way is looked at anew, and charged anew.
             secret = secret_random.fresh()
-            if not (folder / "posterior.npz").exists():
-                _write(secret_file, secret_random.to_bytes(secret), mode=0o600)
         return cls(folder, name, jax.random.wrap_key_data(public) if key is None else key, secret, simulate is not None)
+
+    def keep(self, mechanism: Mechanism, budget: Budget, simulate: int | None) -> None:
+        """Write down who the run is, once nothing refuses it any more and before it looks at anything."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        secret_file, secret = self.folder / "secret.key", secret_random.to_bytes(self.secret)
+        if not self.simulation and not (secret_file.exists() and secret_file.read_bytes() == secret):
+            _write(secret_file, secret, mode=0o600)
+        if not (self.folder / "run.json").exists():
+            public = np.asarray(jax.random.key_data(self.key)).tolist()
+            facts = {"run": self.name, "key": public, **_facts(mechanism, budget, simulate)}
+            _write(self.folder / "run.json", json.dumps(facts).encode())
 
     def restore(self, start: State, door: Door, ledger: Ledger) -> tuple[State, int]:
         """Give the last checkpoint, or the start; and make sure that no noise is used twice.
@@ -397,34 +431,53 @@ class _Run(NamedTuple):
         changed, the old noise on a new sum would cancel in the difference of the two, so a new key is drawn, and what
         it is used for is charged.
         """
-        file = self.folder and self.folder / "checkpoint.npz"
-        charged = [look.tag for look in ledger.looks if look.run == self.name]
-        if not file or not file.exists():
-            state, done, replays = start, 0, not charged or charged[-1] == door.tag
-        else:
-            leaves, structure = jax.tree.flatten(start)
-            with np.load(file, allow_pickle=False) as saved:
-                stored = [saved[f"leaf{i}"] for i in range(len(saved.files) - 2)]
-                done, seal = int(saved["done"]), str(saved["seal"])
-            if [(x.shape, x.dtype) for x in stored] != [(x.shape, x.dtype) for x in leaves]:
-                raise ValueError(
-                    f"The checkpoint in {self.folder} is of another model: its state has other shapes. "
-                    "Use the model it was started with, or choose another run_dir."
-                )
-            state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in stored])
-            replays = seal == door.seal(_content(stored, done))
-            if not ledger.holds(self.name, done):
-                raise ValueError(
-                    f"The checkpoint in {self.folder} has {done} steps that this ledger does not hold; a certificate "
-                    "would leave them out. Give the records the ledger that the run was begun with (without one it is "
-                    "the folder's own), or choose another run_dir."
-                )
+        found = self._checkpoint(start, ledger) if jax.process_index() == 0 else None
+        if told := shards.agreed_bytes(b"" if found is None else b"origin" + found[3]):
+            door.rekey(self.secret, told.removeprefix(b"origin"))
+        leaves, structure = jax.tree.flatten(start)
+        done, replays, origin = 0, True, b""
+        if found is not None:
+            leaves, done, seal, _ = found
+            sealed = _content(leaves, done)
+            replays, origin = seal == door.seal(sealed), hashlib.sha256(sealed).digest()
+        elif charged := [look.tag for look in ledger.looks if look.run == self.name]:
+            replays = charged[-1] == door.tag
+        # What process 0 found is what all go on from.
+        *leaves, done, replays = shards.agreed([*leaves, np.int32(done), np.bool_(replays)])
+        origin = shards.agreed_bytes(origin)
         if not replays and not self.simulation:
             secret = secret_random.fresh()
             if self.folder:
                 _write(self.folder / "secret.key", secret_random.to_bytes(secret), mode=0o600)
-            door.rekey(secret)
-        return state, done
+            door.rekey(secret, origin)
+        return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves]), int(done)
+
+    def _checkpoint(self, start: State, ledger: Ledger) -> tuple[list[Any], int, str, bytes] | None:
+        """Read the last checkpoint: its arrays, how many steps they took, its seal and its origin."""
+        file = self.folder and self.folder / "checkpoint.npz"
+        if not file or not file.exists():
+            return None
+        try:
+            with open(file, "rb") as raw, np.load(raw, allow_pickle=False) as saved:
+                stored = [saved[f"leaf{i}"] for i in range(sum(name.startswith("leaf") for name in saved.files))]
+                done, seal, origin = int(saved["done"]), str(saved["seal"]), saved["origin"].tobytes()
+        except UNREADABLE as error:
+            raise ValueError(
+                f"The checkpoint in {self.folder} cannot be read. Delete checkpoint.npz and repeat the call: the "
+                "run then begins at its first step, and what it has paid for under its key is not charged again."
+            ) from error
+        if [(x.shape, x.dtype) for x in stored] != [(x.shape, x.dtype) for x in jax.tree.leaves(start)]:
+            raise ValueError(
+                f"The checkpoint in {self.folder} is of another model: its state has other shapes. "
+                "Use the model it was started with, or choose another run_dir."
+            )
+        if not ledger.holds(self.name, done):
+            raise ValueError(
+                f"The checkpoint in {self.folder} has {done} steps that this ledger does not hold; a certificate "
+                "would leave them out. Give the records the ledger that the run was begun with (without one it is "
+                "the folder's own), or choose another run_dir."
+            )
+        return stored, done, seal, origin
 
     def checkpoint(self, state: State, done: int, door: Door) -> None:
         """Write the state, sealed with the secret: only a state of this very run is resumed under its key."""
@@ -432,22 +485,89 @@ class _Run(NamedTuple):
             leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
             arrays = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
             seal = np.asarray(door.seal(_content(leaves, done)))
-            write_npz(self.folder / "checkpoint.npz", {**arrays, "done": np.asarray(done), "seal": seal})
+            origin = np.frombuffer(door.origin, np.uint8)
+            facts = {"done": np.asarray(done), "seal": seal, "origin": origin}
+            write_npz(self.folder / "checkpoint.npz", {**arrays, **facts})
 
     def finish(self, posterior: Posterior) -> None:
         """Write the results, then destroy the secret: with it the noise could be taken off again."""
         if self.folder is not None and posterior.certificate is not None:
             posterior.certificate.save(self.folder)
             posterior.save(self.folder / "posterior.npz")
+        shards.wait("finished")  # the other processes keep their secrets until process 0 has written the results
+        if self.folder is not None:
             (self.folder / "secret.key").unlink(missing_ok=True)
             (self.folder / "checkpoint.npz").unlink(missing_ok=True)
+
+    def finished(self, folder: Path | None) -> bool:
+        """Say whether process 0 has the results; the others are then given them too."""
+        if folder is None or self.folder is None:
+            return False
+        file = folder / "posterior.npz"
+        if jax.process_count() == 1:
+            return file.exists()
+        lead = jax.process_index() == 0
+        content = shards.agreed_bytes(file.read_bytes() if lead and file.exists() else b"")
+        if content and not lead:
+            _write(self.folder / "posterior.npz", content)
+        return bool(content)
+
+
+def _begin(
+    data: PrivateData, folder: Path | None, mechanism: Mechanism, budget: Budget, key: Key | None, simulate: int | None
+) -> _Run:
+    """Start a run in every process; process 0 says which public key they have, and keeps the folder's run."""
+    if jax.process_count() > 1 and data.shards is None:
+        raise ValueError(
+            "There are several processes, and the records are not dealt out to them: each would fit its own, on the "
+            "same ledger. Write data = tacit.distribute.seal(load, schema, shards=...)."
+        )
+    if jax.process_index() == 0:
+        run = _Run.begin(folder, mechanism, budget, key, simulate)
+    if jax.process_count() > 1:
+        told = np.asarray(jax.random.key_data(run.key)) if jax.process_index() == 0 else np.zeros(2, np.uint32)
+        public = jax.random.wrap_key_data(jnp.asarray(shards.agreed(told)))
+        if jax.process_index() > 0:
+            run = _Run.begin(_own(folder), mechanism, budget, public, simulate)
+    return run
+
+
+def _own(folder: Path | None) -> Path | None:
+    """Give the folder of this process: the run's own for process 0, one within it for another."""
+    return folder and (folder if jax.process_index() == 0 else folder / f"process-{jax.process_index()}")
+
+
+def _facts(mechanism: Mechanism, budget: Budget, simulate: int | None) -> dict[str, Any]:
+    return {"mechanism": mechanism.to_dict(), "budget": budget.to_dict(), "simulate": simulate}
 
 
 def _content(leaves: list[Any], done: int) -> bytes:
     return repr(done).encode() + b"".join(repr((x.dtype, x.shape)).encode() + x.tobytes() for x in leaves)
 
 
-def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget, lasting: bool) -> Certificate:
+def too_large(budget: Budget, data: PrivateData) -> str:
+    """Say what a delta of one over the declared number of units or more allows, or nothing.
+
+    Privacy: public.
+    """
+    if data.size is None or budget.delta * data.size < 1:
+        return ""
+    return (
+        f"Delta is {budget.delta:g}, and {data.size} units are declared: so large a delta does not rule out that some "
+        f"are published as they are. Take it far below {1 / data.size:.2g}."
+    )
+
+
+def caveats(budget: Budget, data: PrivateData) -> tuple[str, ...]:
+    """Give what a certificate must warn of.
+
+    Privacy: public.
+    """
+    lasting = "" if data.ledger.path is not None else NO_LASTING_LEDGER
+    return tuple(filter(None, (lasting, too_large(budget, data))))
+
+
+def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget, data: PrivateData) -> Certificate:
     looked = ledger.runs()[run].looked
     cost = max(budget.epsilon, looked.cost(budget.delta * (1 - RESERVE)))
     return Certificate.issue(
@@ -456,7 +576,7 @@ def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget, lasting: 
         budget=budget,
         slack=door.slack(looked.steps, cost),
         versions=versions(),
-        caveats=() if lasting else (NO_LASTING_LEDGER,),
+        caveats=caveats(budget, data),
     )
 
 
@@ -487,12 +607,18 @@ def drawing(built: Method) -> Callable[[State, Key], dict[str, Array]]:
     Privacy: post-processing.
     """
 
+    key = jax.random.key(0)
+    jaxpr, shape = jax.make_jaxpr(lambda key: built.draw(built.init(key), key), return_shape=True)(key)
+    size = sum(leaf.size for leaf in jax.tree.leaves(shape))
+    count = max(10, min(DRAWS, DRAWN_NUMBERS // max(1, size)))
+
     def draws(state: State, key: Key) -> dict[str, Array]:
-        size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(built.draw, state, key)))
-        count = max(10, min(DRAWS, DRAWN_NUMBERS // max(1, size)))
         return jax.vmap(built.draw, (None, 0))(state, jax.random.split(key, count))
 
-    return jax.jit(draws)
+    # Few numbers, drawn once and not in a loop, are not worth the compiler's care: it takes most of the time.
+    loops = any(f" {name}[" in str(jaxpr) for name in ("scan", "while"))
+    quick = count * size < QUICKLY_DRAWN and not loops and jax.default_backend() == "cpu"
+    return jax.jit(draws, compiler_options={"xla_backend_optimization_level": 0} if quick else {})
 
 
 def title_of(built: Method) -> str:
@@ -628,11 +754,4 @@ def check_types(data: PrivateData, budget: Budget, key: Key | None = None) -> No
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a small file so that it is whole and on the disk when this returns."""
-    partial = path.with_name(path.name + ".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    write_whole(path, lambda file: file.write(content), mode)

@@ -37,6 +37,8 @@ WIDTH = 2.5
 """Standard deviation of a default prior, in units of the response for one unit of the column."""
 FRAME = 1001
 """Lines of the public frame."""
+OTHER_NAMES = {"logistic": "bernoulli", "binary": "bernoulli", "normal": "gaussian", "linear": "gaussian"}
+"""What families are called elsewhere."""
 LAPLACE = 50
 """The curvature of so many coefficients is asked for at most."""
 
@@ -102,6 +104,8 @@ class Formula:
         By name of a latent site, its prior.
     labels
         By name of a latent site, what its numbers are called.
+    axes
+        By name of a latent site, the name and the coordinates of each of its axes.
     terms, group_terms, offsets
         What the predictor is made of.
     centre, scale
@@ -117,7 +121,11 @@ class Formula:
         self, text: str, schema: Schema, family: str = "gaussian", priors: Mapping[str, dist.Distribution] | None = None
     ) -> None:
         if family not in FAMILIES:
-            raise ValueError(f"The family is {family!r}; {_instead(family, FAMILIES)}")
+            meant = OTHER_NAMES.get(family)
+            raise ValueError(
+                f"The family is {family!r}; "
+                + (f"here that is {meant!r}." if meant is not None else _instead(family, FAMILIES))
+            )
         if not isinstance(schema, Schema):
             raise TypeError(f"The schema is of type {type(schema).__name__}. Write tacit.Schema({{...}}).")
         self.text, self.schema, self.family = text, schema, family
@@ -127,9 +135,11 @@ class Formula:
         self.response, self._trials, self._success = self._read_response(description)
         self._facts = schema.columns[self.response]
         if not self._family.suits(self._facts):
+            others = [name for name, other in FAMILIES.items() if other.suits(self._facts) and name != "binomial"]
             raise ValueError(
                 f"The response {self.response!r} does not fit the family {family!r}, which needs {self._family.needs}; "
-                f"the schema has {self._facts}. Change the family, or the schema's line: {self._facts.to_toml()}."
+                f"the schema has {self._facts}. Write family {' or '.join(map(repr, others))}, or change the schema's "
+                f"line: {self._facts.to_toml()}."
             )
         _evaluate(description, _frame(schema))
         self._set_up(description)
@@ -256,7 +266,11 @@ class Formula:
                 self._check_column(node.name)
             elif node not in (*_FUNCTIONS, *(f"np.{name}" for name in _FUNCTIONS), *_STATEFUL, *_CODINGS, *_OTHERS):
                 known = (*_STATEFUL, *_FUNCTIONS, *_CODINGS, "offset", "I")
-                raise ValueError(f"The formula uses the function {node!r}, which is not one of {', '.join(known)}.")
+                spaced = [name for name in self.schema.columns if name.startswith(node) and not name.isidentifier()]
+                raise ValueError(
+                    f"The formula uses the function {node!r}, which is not one of {', '.join(known)}."
+                    + (f" A column of that name is written in backquotes: `{spaced[0]}`." if spaced else "")
+                )
 
     def _check_column(self, name: str) -> None:
         if name not in self.schema.columns:
@@ -345,10 +359,17 @@ class Formula:
         self.unit = unit
         priors: dict[str, dist.Distribution] = {}
         self.labels: dict[str, tuple[str, ...]] = {}
+        self.axes: dict[str, list[tuple[str, list[str]]]] = {}
         levels = [f": {level}" for level in (self._facts.levels or ())[1:]] if self._outputs else [""]
 
         def add(
-            name: str, prior: Any, shape: tuple[int, ...], labels: list[str], at: Any = 0.0, by: Any = None
+            name: str,
+            prior: Any,
+            shape: tuple[int, ...],
+            labels: list[str],
+            axes: list[tuple[str, list[str]]],
+            at: Any = 0.0,
+            by: Any = None,
         ) -> None:
             if name in (*priors, self.response):
                 raise ValueError(f"The model has two things of the name {name!r}. Rename the column of that name.")
@@ -364,27 +385,35 @@ class Formula:
             )
             priors[name] = _InUnits(whole, at, by) if real else whole
             self.labels[name] = tuple(label + level for label in labels for level in levels)
+            self.axes[name] = axes
 
         def units(term: _Term) -> np.ndarray:
             """Give the unit of each coefficient, in the shape of the site: a number where there is one."""
             each = np.multiply.outer(unit / term.scale, np.ones(self._outputs))
             return each.reshape(()) if each.shape == (1,) else each
 
+        def named(term: _Term, axis: str) -> list[tuple[str, list[str]]]:
+            """Name the axes of a site whose shape is that of ``units(term)``."""
+            along = [(f"{term.name}_{axis}", list(term.labels))] if units(term).shape else []
+            outputs = [str(level) for level in (self._facts.levels or ())[1:]]
+            return along + ([(f"{self.response}_level", outputs)] if self._outputs else [])
+
         for term in self.terms:
             by = units(term)
             at = location if term.name == "Intercept" and not self._outputs else 0.0
-            add(term.name, dist.Normal(at, WIDTH * by), by.shape, list(term.labels), at, by)
+            add(term.name, dist.Normal(at, WIDTH * by), by.shape, list(term.labels), named(term, "coefficient"), at, by)
         for group in self.group_terms:
             by = units(group)
             labels = [f"{group.name}_sigma" + (f"[{label}]" if len(group.labels) > 1 else "") for label in group.labels]
-            add(f"{group.name}_sigma", dist.HalfNormal(by), by.shape, labels)
+            add(f"{group.name}_sigma", dist.HalfNormal(by), by.shape, labels, named(group, "effect"))
             labels = [f"{label}|{level}" for level in group.groups for label in group.labels]
-            add(f"{group.name}_offset", dist.Normal(0.0, 1.0), (len(group.groups), *by.shape), labels)
+            axes = [(f"{group.name.split('|')[-1]}_group", list(group.groups)), *named(group, "effect")]
+            add(f"{group.name}_offset", dist.Normal(0.0, 1.0), (len(group.groups), *by.shape), labels, axes)
         levels = [""]
         for name, prior in self._family.parameters(self._facts).items():
             shape = prior.batch_shape + prior.event_shape
             labels = [name] if not shape else [f"{name}[{i}]" for i in range(math.prod(shape))]
-            add(name, prior, shape, labels)
+            add(name, prior, shape, labels, [(f"{name}_place", labels)] if len(shape) == 1 else [])
         if given:
             name = next(iter(given))
             raise ValueError(f"A prior is given for {name!r}, which the model does not have; {_instead(name, priors)}")
@@ -751,4 +780,6 @@ def _side_by_side(parts: list[Array], length: int) -> Array:
 
 def _instead(given: str, known: Any) -> str:
     near = difflib.get_close_matches(given, list(known), 1)
+    if near and not near[0].isidentifier():  # income (EUR)
+        return f"did you mean {near[0]!r}? Such a name is written in backquotes: `{near[0]}`."
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(str, known))}."

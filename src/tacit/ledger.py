@@ -18,11 +18,11 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tacit import accounting
 from tacit.mechanism import RESERVE, Budget, Mechanism
@@ -783,12 +783,70 @@ class Ledger:
         end = self._end if end is None else end
         if file is None or self._synced >= end:
             return
-        os.fsync(file)
-        if self._synced < 0:
-            # Whoever created the file may have been killed before its name was safe.
-            assert self._path is not None
-            _sync_folder(self._path.parent)
+        assert self._path is not None
+        try:
+            os.fsync(file)
+            if self._synced < 0:
+                # Whoever created the file may have been killed before its name was safe.
+                _sync_folder(self._path.parent)
+        except OSError as error:
+            raise LedgerError(
+                f"The ledger {self._path} could not be brought to the disk ({error}). Records are read only after "
+                "their look is there; free some space, or choose another path."
+            ) from error
         self._synced = end
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644) -> None:
+    """Write a file so that it is whole and on the disk when this returns, and that a crash leaves the old one.
+
+    Privacy: of what is written.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise OSError(
+            error.errno,
+            f"{error.strerror}. The file could not be written; what was there before is unchanged. Make room, or make "
+            "the folder writable, and repeat the call: what a run has paid for is not charged again",
+            str(path),
+        ) from error
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path | None) -> Iterator[None]:
+    """Hold a run's folder against other threads and processes; there is nothing to hold without one.
+
+    Privacy: public.
+    """
+    if folder is None or fcntl is None:
+        yield
+        return
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LedgerError(
+                f"Another process is at work in the folder {folder}. Two would write over each other's files; wait "
+                "until it has ended, or choose another run_dir."
+            ) from None
+        yield
+    finally:
+        os.close(handle)  # which gives the lock back
+        if made:
+            with contextlib.suppress(OSError):  # a refusal leaves nothing behind, not even the folder
+                folder.rmdir()
 
 
 _RESTORE = "Looks may be missing, so nothing can be charged; restore the file from a backup."

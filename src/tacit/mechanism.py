@@ -163,7 +163,7 @@ class Mechanism:
         put(self, "rate", accounting.check_rate("Mechanism", self.rate))
         put(self, "clip", _clip("Mechanism", self.clip))
         put(self, "noise_multiplier", accounting.check_noise("Mechanism", self.noise_multiplier))
-        put(self, "steps", _steps("Mechanism", self.steps))
+        put(self, "steps", accounting.check_steps("Mechanism", self.steps, 1))
         put(self, "adjacency", accounting.check_adjacency("Mechanism", self.adjacency))
         put(self, "weights", _weights("Mechanism", self.weights))
         if self.repeats is not None:
@@ -290,7 +290,7 @@ def calibrate(
             "and a unit; write calibrate(Budget(epsilon=1.0, delta=1e-6), ...)."
         )
     rate = accounting.check_rate("calibrate", rate)
-    steps = _steps("calibrate", steps)
+    steps = accounting.check_steps("calibrate", steps, 1)
     clip = _clip("calibrate", clip)
     adjacency = accounting.check_adjacency("calibrate", adjacency)
     recipe = (budget.epsilon, budget.delta * (1 - RESERVE), rate, steps, adjacency)
@@ -306,16 +306,6 @@ def _clip(where: str, value: Any) -> float:
             "contributions of at most this norm; write e.g. clip=1.0."
         )
     return clip
-
-
-def _steps(where: str, value: Any) -> int:
-    steps = accounting.as_int(where, "steps", value)
-    if steps < 1:
-        raise ValueError(
-            f"{where}(steps={steps}): steps must be at least 1, because a recipe releases something; write "
-            "e.g. steps=1000."
-        )
-    return steps
 
 
 def _weights(where: str, value: Any) -> tuple[float, ...] | None:

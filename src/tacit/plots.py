@@ -14,7 +14,7 @@ from tacit.certificate import Certificate
 from tacit.explain import trade_off, up
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
-from tacit.posterior import Posterior
+from tacit.posterior import Posterior, effects
 from tacit.rehearse import LEVEL, Rehearsal
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
@@ -48,9 +48,12 @@ def plot_forest(
     ax.set_yticks(range(len(labels)), labels)
     ax.invert_yaxis()
     ax.axvline(0, color="0.8", lw=0.8, zorder=0)
-    ax.set_xlabel("coefficient (log odds)" if truth is not None else "value")
-    ax.set_title("Means and central 90% intervals", loc="left", fontsize="medium")
-    ax.legend(frameon=False)
+    ax.set_xlabel("mean and central 90% interval")
+    sees = (
+        "Nine intervals in ten should hold the truth" if truth else "Where an interval leaves out 0, the sign is clear"
+    )
+    ax.set_title(sees, loc="left", fontsize="medium")
+    _legend_above(ax)
     return _open(ax)
 
 
@@ -72,8 +75,9 @@ def plot_prior_posterior(posterior: Posterior, ax: Any = None) -> Any:
     heights = np.arange(sum(value[0].size for value in posterior.draws.values()))
     key = jax.random.key(0)
     before = {name: np.asarray(priors[name].sample(key, (4000,))) for name in posterior.draws}
+    before, after = effects(before, posterior.labels), effects(posterior.draws, posterior.labels)
     centre, unit = ({name: of(value, axis=0) for name, value in before.items()} for of in (np.mean, np.std))
-    for place, (title, draws) in enumerate((("prior", before), ("posterior", posterior.draws))):
+    for place, (title, draws) in enumerate((("prior", before), ("posterior", after))):
         values = [(np.asarray(draws[name]) - centre[name]) / unit[name] for name in posterior.draws]
         flat = np.concatenate([value.reshape(len(value), -1) for value in values], 1)
         low, high = np.quantile(flat, (0.05, 0.95), axis=0)
@@ -90,9 +94,9 @@ def plot_prior_posterior(posterior: Posterior, ax: Any = None) -> Any:
         )
     ax.set_yticks(heights, [label for label, *_ in posterior.rows()])
     ax.invert_yaxis()
-    ax.set_xlabel("standard deviations of the prior, around its mean")
-    ax.set_title("Means and central 90% intervals", loc="left", fontsize="medium")
-    ax.legend(frameon=False)
+    ax.set_xlabel("mean and central 90% interval, in standard deviations of the prior around its mean")
+    ax.set_title("What is as wide as its prior, the records did not tell", loc="left", fontsize="medium")
+    _legend_above(ax)
     return _open(ax)
 
 
@@ -126,6 +130,7 @@ def plot_confidence(found: Reliability, ax: Any = None) -> Any:
     for values, style, label in ((found.confidence, "-", "mean confidence"), (found.accuracy, "--", "accuracy")):
         ax.axvline(np.nansum(found.share * values), color="0.2", lw=1.2, ls=style, label=label)
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions")
+    ax.set_title("Sure beyond the accuracy is too sure", loc="left", fontsize="medium")
     ax.legend(frameon=False, loc="upper left", fontsize="small")
     return _open(ax)
 
@@ -150,11 +155,13 @@ def plot_prediction(chances: Any, label: int | None = None, ax: Any = None) -> A
             edges,
             histtype="step",
             lw=2.4 if k == label else 1.2,
-            color=f"C{k % 10}",
+            color=COLOURS[k % len(COLOURS)],
+            ls=STYLES[k // len(COLOURS) % len(STYLES)],
             zorder=3 - place / len(shown),
             label=f"class {k}" + (" (true)" if k == label else ""),
         )
     ax.set(xlim=(0, 1), xlabel="chance of the class", ylabel="draws")
+    ax.set_title("Classes that spread out are in doubt", loc="left", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
     return _open(ax)
 
@@ -204,7 +211,8 @@ def plot_rehearsal(rehearsal: Rehearsal, ax: Any = None) -> Any:
     first = rehearsal.rows[0].public_coverage.value
     ax.axhline(first, color="0.6", lw=1, ls=":", label="without privacy")
     ax.set(xscale="log", ylim=(0, 1.02), xlabel="epsilon", ylabel="share of 90% intervals that cover")
-    ax.set_title(f"{rehearsal.replicates} rehearsals on made-up records", loc="left", fontsize="medium")
+    sees = f"Below the dashed line intervals are too narrow ({rehearsal.replicates} rehearsals)"
+    ax.set_title(sees, loc="left", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
     return _open(ax)
 
@@ -250,7 +258,7 @@ def plot_sweep(
     ticks = sorted({epsilon for values in found.values() for epsilon in values})
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    ax.set_title(f"What privacy costs in {measure}", loc="left", fontsize="medium")
+    ax.set_title(f"What privacy costs in {measure}, from right to left", loc="left", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
     return _open(ax)
 
@@ -375,6 +383,11 @@ def _axes(ax: Any, size: tuple[float, float]) -> Any:
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def _legend_above(ax: Any) -> None:
+    """Put the legend where no interval is."""
+    ax.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1.04), borderaxespad=0, fontsize="small")
 
 
 def _open(ax: Any) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import os
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.certificate import Certificate
+from tacit.ledger import write_whole
 from tacit.types import Array, Key, Method, PyTree
 
 DRAWS = 1000
@@ -22,6 +26,10 @@ PREDICTED_AT_ONCE = 1 << 22
 """So many numbers of the inputs, times draws, are predicted together: hidden layers must fit into memory."""
 LINES = 60
 """A posterior prints so many numbers."""
+
+
+Axes = Sequence[tuple[str, Sequence[str]]]
+"""Name and coordinates of each axis of a site."""
 
 
 class Posterior:
@@ -41,6 +49,8 @@ class Posterior:
         What a reader of the numbers must know, such as that a rehearsal found the intervals too narrow; or None.
     labels
         Site name to what its numbers are called, for sites that have names: those of a formula.
+    axes
+        Site name to the name and the coordinates of each of its axes, likewise.
     note
         Which method was chosen for the model, and why; empty where the user chose it.
     """
@@ -54,8 +64,10 @@ class Posterior:
         warning: str | None = None,
         labels: Mapping[str, Sequence[str]] | None = None,
         note: str = "",
+        axes: Mapping[str, Axes] | None = None,
     ) -> None:
         self.labels = dict(labels or getattr(method and method.model, "labels", {}))
+        self.axes = dict(axes or getattr(method and method.model, "axes", {}))
         # Compiled programs give sites in the order of the alphabet; a formula has an order of its own.
         order = [*(name for name in self.labels if name in draws), *(name for name in draws if name not in self.labels)]
         self.draws = {name: np.asarray(draws[name]) for name in order}
@@ -121,8 +133,9 @@ class Posterior:
         """
         if self._method is None or self._method.synthesize is None:
             raise ValueError(
-                "This posterior cannot make up records. Fit tacit.marginals(schema), which can; one that was saved is "
-                "loaded with its method: Posterior.load(path, tacit.marginals(schema))."
+                "This posterior cannot make up records. Fit tacit.marginals(schema), or tacit.conjugate("
+                "tacit.families.table(schema)), which can; one that was saved is loaded with its method: "
+                "Posterior.load(path, tacit.marginals(schema))."
             )
         if number < 1 or copies < 1:
             raise ValueError(f"number is {number} and copies {copies}. Write how many records and tables to make up.")
@@ -134,8 +147,8 @@ class Posterior:
             for place, one in zip(np.arange(copies) * count // max(copies, count), keys, strict=True)
         ]
 
-    def summary(self) -> dict[str, dict[str, Array]]:
-        """Give mean, standard deviation and the central 90% interval of every site.
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Give mean, standard deviation and the central 90% interval of every site, as ``shown``.
 
         Privacy: post-processing.
         """
@@ -146,8 +159,15 @@ class Posterior:
                 "low": np.quantile(value, 0.05, axis=0),
                 "high": np.quantile(value, 0.95, axis=0),
             }
-            for name, value in self.draws.items()
+            for name, value in self.shown().items()
         }
+
+    def shown(self) -> dict[str, np.ndarray]:
+        """Give the draws as people read them: effects of a formula's groups themselves, not in units of their spread.
+
+        Privacy: post-processing.
+        """
+        return {_group(name) or name: value for name, value in effects(self.draws, self.labels).items()}
 
     def rows(self) -> list[tuple[str, float, float, float, float]]:
         """Give (label, mean, standard deviation, 5%, 95%) for every number of every site.
@@ -157,7 +177,7 @@ class Posterior:
         return list(self._each_row())
 
     def _each_row(self) -> Iterator[tuple[str, float, float, float, float]]:
-        for name, value in self.draws.items():
+        for name, value in effects(self.draws, self.labels).items():
             for place, index in enumerate(np.ndindex(value.shape[1:])):
                 label = name + (f"[{','.join(map(str, index))}]" if index else "")
                 label = self.labels[name][place] if name in self.labels else label
@@ -175,9 +195,12 @@ class Posterior:
             sum(value[0].size for value in self.draws.values()),
         )
         width = max([24, *(len(label) + 1 for label, *_ in rows)])
-        lines = [f"{'':{width}}{'mean':>9}{'std':>9}{'5%':>9}{'95%':>9}"]
-        shown = [f"{label:{width}}" + "".join(f"{number:9.3f}" for number in numbers) for label, *numbers in rows]
-        lines += shown + ([f"... and {count - LINES} more: see summary()"] if count > LINES else [])
+        cells = [[f"{number:.{_decimals(numbers[1])}f}" for number in numbers] for _, *numbers in rows]
+        wide = max([9, *(len(cell) + 2 for line in cells for cell in line)])
+        lines = [f"{'':{width}}" + "".join(f"{title:>{wide}}" for title in ("mean", "std", "5%", "95%"))]
+        for (label, *_), line in zip(rows, cells, strict=True):
+            lines.append(f"{label:{width}}" + "".join(f"{cell:>{wide}}" for cell in line))
+        lines += [f"... and {count - LINES} more: see summary()"] if count > LINES else []
         if self.certificate is None:
             lines.append("public records: no privacy was bought, no certificate")
         else:
@@ -188,7 +211,9 @@ class Posterior:
         return "\n".join(lines)
 
     def to_arviz(self) -> Any:
-        """Give the draws in ArviZ's format, with the certificate in the attributes and never any observed data.
+        """Give the draws in ArviZ's format, as ``shown``: with the certificate and never any observed data.
+
+        What a formula names has its names as coordinates: coefficients, and groups by level.
 
         Privacy: post-processing.
         """
@@ -196,11 +221,15 @@ class Posterior:
             import arviz
         except ImportError as error:
             raise ImportError("ArviZ is not installed; run: pip install 'tacit[arviz]'") from error
-        # netCDF has no slashes or brackets in names; modules make such site names.
-        names = {name: name.replace("/", ".").replace("[", "_").replace("]", "") for name in self.draws}
-        posterior = {names[name]: value[None] for name, value in self.draws.items()}
+        posterior = {_plain(name): value[None] for name, value in self.shown().items()}
+        axes = {_plain(_group(name) or name): self.axes[name] for name in self.draws if self.axes.get(name)}
+        names = {
+            "dims": {name: [_plain(axis) for axis, _ in these] for name, these in axes.items()},
+            "coords": {_plain(axis): list(along) for these in axes.values() for axis, along in these},
+        }
         nested = int(arviz.__version__.split(".")[0]) >= 1
-        data = arviz.from_dict({"posterior": posterior}) if nested else arviz.from_dict(posterior=posterior)
+        given: dict[str, Any] = {"posterior": posterior}
+        data = arviz.from_dict(given, **names) if nested else arviz.from_dict(**given, **names)
         if self.certificate is not None:
             data["posterior"].attrs["certificate"] = self.certificate.to_json()
         return data
@@ -214,6 +243,7 @@ class Posterior:
         arrays = {f"draws/{name}": value for name, value in self.draws.items()}
         points = {f"points/{name}": value for name, value in _flat(self.points).items()}
         texts = {"certificate": certificate, "warning": self.warning or "", "note": self.note}
+        texts["axes"] = json.dumps(self.axes)
         labels = {f"labels/{name}": np.asarray(list(names)) for name, names in self.labels.items()}
         write_npz(
             Path(path), {**arrays, **points, **labels, **{name: np.asarray(text) for name, text in texts.items()}}
@@ -229,14 +259,22 @@ class Posterior:
 
         Privacy: post-processing.
         """
-        with np.load(path, allow_pickle=False) as file:
-            draws, points, labels = (
-                {name.removeprefix(kind): file[name] for name in file.files if name.startswith(kind)}
-                for kind in ("draws/", "points/", "labels/")
-            )
-            text, warning, note = (
-                str(file[name]) if name in file else "" for name in ("certificate", "warning", "note")
-            )
+        try:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+                draws, points, labels = (
+                    {name.removeprefix(kind): file[name] for name in file.files if name.startswith(kind)}
+                    for kind in ("draws/", "points/", "labels/")
+                )
+                text, warning, note, axes = (
+                    str(file[name]) if name in file else "" for name in ("certificate", "warning", "note", "axes")
+                )
+        except FileNotFoundError:
+            raise
+        except UNREADABLE as error:
+            raise ValueError(
+                f"The posterior {path} cannot be read. It was written whole, so it was damaged later; restore it from "
+                "a copy. A new run, in another folder, would be charged anew."
+            ) from error
         certificate = Certificate.from_json(text) if text else None
         if certificate is not None:
             certificate.verify()
@@ -244,7 +282,35 @@ class Posterior:
             shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
             points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in _flat(shapes)])
         names = {name: tuple(map(str, given)) for name, given in labels.items()}
-        return cls(draws, certificate, method, points, warning or None, names, note)
+        return cls(draws, certificate, method, points, warning or None, names, note, json.loads(axes or "{}"))
+
+
+def effects(draws: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Multiply the offsets of a formula's groups by their spread, under the same names.
+
+    Privacy: post-processing.
+    """
+    found = {name: np.asarray(value) for name, value in draws.items()}
+    for name in draws:
+        spread = f"{_group(name)}_sigma"
+        if _group(name) and name in labels and spread in draws:
+            found[name] = found[name] * found[spread][:, None]
+    return found
+
+
+def _decimals(std: float) -> int:
+    """Give the decimals to print: three, and more where the column's unit is small (an income in euros)."""
+    return 3 if not 0 < std < 5e-4 else min(12, 1 - math.floor(math.log10(std)))
+
+
+def _group(name: str) -> str:
+    """Give the name of the group effect whose offsets a site of a formula holds, or nothing."""
+    return name.removesuffix("_offset") if "|" in name and name.endswith("_offset") else ""
+
+
+def _plain(name: str) -> str:
+    # netCDF has no slashes or brackets in names; modules make such site names.
+    return name.replace("/", ".").replace("[", "_").replace("]", "")
 
 
 def _flat(points: dict[str, PyTree]) -> dict[str, Any]:
@@ -256,12 +322,11 @@ def _flat(points: dict[str, PyTree]) -> dict[str, Any]:
     }
 
 
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+"""What NumPy raises at an ``.npz`` file that was cut short or changed."""
+
+
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:
     """Write arrays so that a crash leaves either the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
-        np.savez(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    write_whole(path, lambda file: np.savez(file, **arrays))

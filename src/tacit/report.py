@@ -22,6 +22,7 @@ from tacit.explain import Explanation, percent, point_bound, trade_off, up
 from tacit.ledger import Ledger
 
 if TYPE_CHECKING:
+    from tacit.effects import Effects
     from tacit.posterior import Posterior
 
 LINES = 60
@@ -52,7 +53,7 @@ def write_report(
     posteriors: Mapping[str, Posterior],
     truth: Mapping[str, Any] | None = None,
     *,
-    predictions: Mapping[str, Any] | None = None,
+    predictions: Mapping[str, Any] | Effects | None = None,
     calibration: Mapping[str, Reliability] | None = None,
     ledger: Ledger | None = None,
 ) -> Path:
@@ -72,7 +73,8 @@ def write_report(
     truth
         The values from which records were simulated, by label.
     predictions
-        Label to draws of a predicted number, such as those of ``posterior.predict``.
+        What ``tacit.predictions`` gave, or label to draws of a predicted number, such as those of
+        ``posterior.predict``.
     calibration
         Name to what ``tacit.calibration.reliability`` gave, on public records or with what was paid for.
     ledger
@@ -90,7 +92,7 @@ def report(
     posteriors: Mapping[str, Posterior],
     truth: Mapping[str, Any] | None = None,
     *,
-    predictions: Mapping[str, Any] | None = None,
+    predictions: Mapping[str, Any] | Effects | None = None,
     calibration: Mapping[str, Reliability] | None = None,
     ledger: Ledger | None = None,
 ) -> str:
@@ -103,7 +105,7 @@ def report(
     explanation = None if certificate is None else certificate.explain()
     sections = [] if certificate is None else [("asked", "What was asked", _asked(certificate, first.note))]
     sections.append(("answer", "The answer", _answer(posteriors, truth)))
-    if predictions:
+    if predictions is not None and len(predictions):
         sections.append(("predictions", "Predictions", _predictions(predictions)))
     if calibration:
         sections.append(("calibration", "Calibration", _calibration(calibration)))
@@ -184,8 +186,11 @@ def _answer(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None
     return _forest(lanes, known, "Mean and central 90% interval of every number of the posterior.") + more
 
 
-def _predictions(predictions: Mapping[str, Any]) -> str:
-    rows = []
+def _predictions(predictions: Mapping[str, Any] | Effects) -> str:
+    rows, caption = [], "What the posterior's draws predict: mean and central 90% interval."
+    if not isinstance(predictions, Mapping):
+        caption = f"{predictions.title}: mean and central 90% interval."
+        predictions = dict(zip(predictions.labels, predictions.draws.T, strict=True))
     for label, draws in predictions.items():
         values = np.asarray(draws, float)
         if values.ndim != 1:
@@ -194,7 +199,7 @@ def _predictions(predictions: Mapping[str, Any]) -> str:
                 "predicted number a label of its own."
             )
         rows.append(Interval(label, float(values.mean()), *map(float, np.quantile(values, (0.05, 0.95)))))
-    return _forest({"predicted": rows}, {}, "Mean and central 90% interval of what the posterior's draws predict.")
+    return _forest({"predicted": rows}, {}, caption)
 
 
 def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float], caption: str) -> str:

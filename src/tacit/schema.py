@@ -469,6 +469,16 @@ def quietly(function: Callable[[], Any]) -> Any:
         return None
 
 
+def levels_of(levels: Iterable[Level], codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Give the levels that codes stand for; levels of several types stay what they are.
+
+    Privacy: public.
+    """
+    levels = list(levels)
+    alike = len({type(level) for level in levels}) == 1
+    return np.asarray(levels, None if alike else object)[codes]
+
+
 def checked_size(size: Any) -> int | None:
     """Check a declared public number of records.
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from tacit.certificate import Certificate
 from tacit.fit import (
-    NO_LASTING_LEDGER,
     STEPS,
     built_for,
+    caveats,
     check_types,
     default_rate,
     posterior_of,
@@ -143,7 +143,7 @@ def select(
         budget=budget,
         slack=_slack(doors, mechanism, cost),
         versions=versions(),
-        caveats=() if data.ledger.path is not None else (NO_LASTING_LEDGER,),
+        caveats=caveats(budget, data),
     )
     posterior = posterior_of(methods[place], state, jax.random.fold_in(key, steps), certificate)
     return Selected(list(candidates)[place], posterior, _score(state))

@@ -107,7 +107,7 @@ def clinics(seed: int) -> dict[str, Any]:
 
 
 def clinics_truth() -> dict[str, float]:
-    """Give what ``CLINICS_FORMULA`` should find, in its units: for a year, a day, a stay; effects of clinics by spread.
+    """Give what ``CLINICS_FORMULA`` should find, in its units: for a year, a day, a stay.
 
     Privacy: public.
     """
@@ -125,7 +125,7 @@ def clinics_truth() -> dict[str, float]:
     for name in middle:
         levels = CLINICS.columns[name].levels
         truth[name if levels is None else f"{name}[{levels[1]}]"] = odds(**{name: middle[name] + 1}) - odds()
-    effects = {f"1|{clinic}": effect / spread for clinic, effect in CLINIC_EFFECTS.items()}
+    effects = {f"1|{clinic}": effect for clinic, effect in CLINIC_EFFECTS.items()}
     return {**truth, "1|clinic_sigma": spread, **effects}
 
 

@@ -173,6 +173,10 @@ def coherence(concentration: Array, matrix: Any, count: int = 10) -> np.ndarray:
 def _mapped(function: Any, concentration: Array, records: dict[str, Any], alpha: float | None, size: int = 64) -> Any:
     """Apply a function of one document to all of them, some at a time."""
     known = method.tables(jnp.asarray(concentration, jnp.float32))
-    one = functools.partial(function, alpha=1 / len(concentration) if alpha is None else alpha)
     given = {name: jnp.asarray(records[name]) for name in ("word", "count")}
-    return jax.jit(lambda known, given: jax.lax.map(lambda r: one(known, r), given, batch_size=size))(known, given)
+    return _each(function, 1 / len(concentration) if alpha is None else alpha, size, known, given)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _each(function: Any, alpha: float, size: int, known: Any, given: Any) -> Any:
+    return jax.lax.map(lambda record: function(known, record, alpha=alpha), given, batch_size=size)

@@ -54,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     Privacy: ``fit``, ``resume`` and ``demo`` read records, through the wall; all else is public or post-processing.
     """
     chosen = parser().parse_args(arguments)
+    _keep_programs()
     try:
         chosen.run(chosen)
         sys.stdout.flush()
@@ -66,6 +67,16 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"tacit: {sentence(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _keep_programs() -> None:
+    """Have JAX keep what it compiles, so that the same fit starts quickly the next time; JAX's own variables win.
+
+    A compiled program holds no record, but the number of them: the folder stays with whoever has the records.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacit"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
 def sentence(error: Exception) -> str:

@@ -57,13 +57,12 @@ def _demo(chosen: argparse.Namespace) -> None:
     private.save(out / "posterior.npz")
     patients = {"age": [45, 60, 75], "sex": ["female"] * 3, "emergency": ["yes"] * 3, "days": [4, 4, 4]}
     patients |= {"earlier_stays": [0, 1, 3], "diabetes": ["no", "no", "yes"], "clinic": ["Elm"] * 3}
-    expected = tacit.predictions(private, patients)
     report = write_report(
         out,
         "Readmission of 20000 simulated patients in twelve clinics",
         {"private": private, "non-private": public},
         truth,
-        predictions=dict(zip(expected.labels, expected.draws.T, strict=True)),
+        predictions=tacit.predictions(private, patients),
         ledger=data.ledger,
     )
     print(f"\n{private.certificate.explain()}\n\nCertificate: {out / 'certificate.html'}\nReport: {report}")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tacit.cli.promise import existing_ledger
+from tacit.cli.promise import existing_ledger, write
 from tacit.cli.schemas import existing, read_records, read_schema
 
 COMMAND, SCHEMA, MODEL, DONE = "command.json", "schema.toml", "model.py", "posterior.npz"
@@ -47,6 +47,7 @@ def add(commands: Any) -> None:
     fit.add_argument("--title", help="the report's title, in public words")
     fit.add_argument("--simulate", type=int, metavar="SEED", help="fix the secret randomness: protects nobody")
     fit.add_argument("--quiet", action="store_true", help="no progress bar")
+    fit.add_argument("--json", action="store_true", help="for machines")
     fit.set_defaults(run=_fit)
 
     resume = commands.add_parser(
@@ -58,6 +59,7 @@ def add(commands: Any) -> None:
     resume.add_argument("folder", type=Path, help="the folder that tacit fit was given")
     resume.add_argument("--data", type=Path, help="the records, if they have moved")
     resume.add_argument("--quiet", action="store_true", help="no progress bar")
+    resume.add_argument("--json", action="store_true", help="for machines")
     resume.set_defaults(run=_resume)
 
     rehearse = commands.add_parser(
@@ -102,14 +104,21 @@ def add(commands: Any) -> None:
     audit = commands.add_parser(
         "audit",
         help="attack the private step on made-up records",
-        description="Attack one private step with a worst-case record, put in and left out many times: the epsilon\n"
+        description="Attack the private steps with a worst-case record, put in and left out many times: the epsilon\n"
         "that the attack proves must not be above what is certified. Exit code 1 if it is.",
-        epilog="Example:  tacit audit --rate 1 --noise 1 --delta 1e-5 --runs 20000",
+        epilog="Example:  tacit audit --rate 0.5 --noise 2 --steps 20 --runs 20000",
     )
-    audit.add_argument("--rate", type=float, default=1.0, help="chance of the record to be in the step (default: 1)")
+    audit.add_argument("--rate", type=float, default=1.0, help="chance of the record to be in a step (default: 1)")
     audit.add_argument("--noise", type=float, default=1.0, help="noise multiplier (default: 1)")
+    audit.add_argument("--steps", type=int, default=1, help="steps of a run (default: 1)")
     audit.add_argument("--delta", type=float, default=1e-5, help="default: 1e-5")
     audit.add_argument("--runs", type=int, default=20000, help="with and without the record, each (default: 20000)")
+    audit.add_argument(
+        "--attack",
+        choices=("canary", "one-run"),
+        default="canary",
+        help="one record in many runs, or one run with so many records (default: canary)",
+    )
     audit.set_defaults(run=_audit)
 
 
@@ -151,23 +160,23 @@ def _fit(chosen: argparse.Namespace) -> None:
         with _fresh(chosen.out):
             for name, text in files.items():
                 (chosen.out / name).write_text(text, "utf-8")
-            _carry_out(chosen.out, chosen.quiet)
+            _carry_out(chosen.out, chosen)
         return
     if any(not (chosen.out / name).exists() or (chosen.out / name).read_text("utf-8") != files[name] for name in files):
         raise ValueError(
             f"The folder {chosen.out} holds another run. Go on with it by: tacit resume {chosen.out}; or choose "
             "another --out."
         )
-    _carry_out(chosen.out, chosen.quiet)
+    _carry_out(chosen.out, chosen)
 
 
 def _resume(chosen: argparse.Namespace) -> None:
     if not (chosen.folder / COMMAND).exists():
         raise ValueError(f"The folder {chosen.folder} holds no {COMMAND}, so no tacit fit was begun in it.")
-    _carry_out(chosen.folder, chosen.quiet, chosen.data)
+    _carry_out(chosen.folder, chosen, chosen.data)
 
 
-def _carry_out(folder: Path, quiet: bool, moved: Path | None = None) -> None:
+def _carry_out(folder: Path, chosen: argparse.Namespace, moved: Path | None = None) -> None:
     """Do what the folder's command says, from its start or from where it was killed."""
     import tacit
 
@@ -176,11 +185,19 @@ def _carry_out(folder: Path, quiet: bool, moved: Path | None = None) -> None:
     model = _model(folder, asked, schema)
     data = read_records(moved or Path(asked["data"]), schema, Path(asked["ledger"]))
     budget = tacit.Budget.from_dict(asked["budget"])
-    settings = {**asked["settings"], "simulate": asked["simulate"], "progress": not quiet}
+    settings = {**asked["settings"], "simulate": asked["simulate"], "progress": not chosen.quiet}
     posterior = tacit.fit(model, data, budget, run_dir=folder, **settings)
     page = _write_report(folder, posterior, _title(asked), data.ledger)
+    files = {"report": str(page), "certificate": str(folder / "certificate.html"), "ledger": asked["ledger"]}
+    if chosen.json:
+        names = ("label", "mean", "std", "low", "high")
+        certificate = posterior.certificate
+        facts = {name: getattr(certificate, name) for name in ("epsilon", "delta", "simulation")}
+        rows = [dict(zip(names, row, strict=True)) for row in posterior.rows()]
+        write({**facts, "note": posterior.note, "warning": posterior.warning, "rows": rows, **files})
+        return
     print(posterior)
-    print(f"\nReport: {page}\nCertificate: {folder / 'certificate.html'}\nLedger: {asked['ledger']}")
+    print("\n" + "\n".join(f"{name.capitalize()}: {file}" for name, file in files.items()))
 
 
 def _rehearse(chosen: argparse.Namespace) -> None:
@@ -212,14 +229,23 @@ def _report(chosen: argparse.Namespace) -> None:
     # The run's own ledger may have stayed with the data; one that was named must be there.
     path = chosen.ledger or (Path(asked["ledger"]) if asked and Path(asked["ledger"]).exists() else None)
     ledger = None if path is None else existing_ledger(path)
-    posterior = _posterior(chosen.folder)
+    method = None
+    if asked.get("formula"):  # a formula can tell what it expects of people
+        from tacit.methods.vi import vi
+
+        schema = read_schema(chosen.folder / SCHEMA)
+        method = vi(_model(chosen.folder, asked, schema))(schema.placeholder())
+    posterior = _posterior(chosen.folder, method)
     print(f"Report: {_write_report(chosen.folder, posterior, chosen.title or _title(asked), ledger)}")
 
 
 def _write_report(folder: Path, posterior: Any, title: str, ledger: Any) -> Path:
+    from tacit.effects import profiles
+    from tacit.formula import Formula
     from tacit.report import write_report
 
-    return write_report(folder, title, {"private": posterior}, ledger=ledger)
+    expected = profiles(posterior) if isinstance(posterior.model, Formula) and posterior.model.columns else None
+    return write_report(folder, title, {"private": posterior}, predictions=expected, ledger=ledger)
 
 
 def _title(asked: dict[str, Any]) -> str:
@@ -246,18 +272,16 @@ def _synthesize(chosen: argparse.Namespace) -> None:
 
 
 def _audit(chosen: argparse.Namespace) -> None:
-    from tacit.audit import canary_releases, lower_bound
+    from tacit.audit import audit
     from tacit.mechanism import Mechanism
 
-    claim = Mechanism(chosen.rate, 1.0, chosen.noise, 1)
-    certified = claim.cost(chosen.delta)
+    claim = Mechanism(chosen.rate, 1.0, chosen.noise, chosen.steps)
     if chosen.runs < 40:
         raise ValueError(f"--runs is {chosen.runs}; rates are counted, so write 40 at least, better 20000.")
-    inside, outside = (canary_releases(claim, chosen.runs, there) for there in (True, False))
-    found = lower_bound(inside, outside, mechanism=claim, delta=chosen.delta)
-    print(f"one step at rate {claim.rate:g} and noise multiplier {claim.noise_multiplier:g}, {chosen.runs} runs each:")
-    print(f"certified epsilon {certified:.4f} at delta {chosen.delta:g}; the attack proves {found:.4f} or more")
-    if found > certified:
+    found = audit(None, None, claim, attack=chosen.attack, delta=chosen.delta, runs=chosen.runs)
+    print(f"{claim.steps} steps at rate {claim.rate:g} and noise multiplier {claim.noise_multiplier:g}")
+    print(found)
+    if not found.passed:
         raise RuntimeError(
             "The attack proves more than is certified, which happens by chance once in a thousand audits: run it "
             "again, and if it stays so, report a privacy bug."

@@ -49,7 +49,10 @@ def read_schema(path: Path) -> Any:
     try:
         return Schema.read(existing(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}.") from error
+        raise ValueError(
+            f"{path} is not TOML: {error}. Blanks of a draft are filled in, as in age = {{low = 0, high = 110}} or "
+            'sex = {levels = ["f", "m"]}; lines that are not needed are taken out.'
+        ) from error
 
 
 def read_records(path: Path, schema: Any, ledger: Path | None = None) -> Any:

@@ -325,7 +325,7 @@ def _secret(rng_suite: Any, key: Any) -> Key:
 
 
 def _words(secret: Key, *sizes: int) -> tuple[Key, list[Array]]:
-    """Draw all random words of a step at once, and a key for ties: every call of the cipher is compiled apart."""
+    """Draw all random words of a step at once, and a key for more bits: every call of the cipher is compiled apart."""
     words = jax.random.bits(secret, (8 + sum(sizes),), jnp.uint32)
     key, *parts = jnp.split(words, np.cumsum([8, *sizes])[:-1])
     return _of_words(key)[None], parts
@@ -347,10 +347,10 @@ def _subset(secret: Key, count: int, rate: float, slots: int) -> tuple[Array, Ar
     too. Slots are random because a removed record must not move the others: floats may round differently in each.
     """
     digits, room = (sample.digits_for(count), sample.room(count, rate)) if rate < 1 else (0, count)
-    ties, (*words, order, place) = _words(secret, *[room] * digits, 4 * room, 4 * slots)
+    more, (words, order, place) = _words(secret, digits * room, 4 * room, 4 * slots)
     drawn = jnp.arange(count, dtype=jnp.int32)
     if rate < 1:
-        columns = alias.draw(sample.gap_tables(rate, digits), [word[None] for word in words], ties)
+        columns = alias.draw(sample.gap_tables(rate, digits), room, alias.Words(words[None]), more)
         drawn = sample.subsets(columns, count)[0]
     chosen = _shuffled(order, drawn, drawn == count)[:slots]
     padded = jnp.pad(chosen, (0, slots - chosen.size), constant_values=count)
@@ -642,8 +642,8 @@ def _noisy_sum(vectors: Array, mask: Array, secret: Key, bound: float, radius: i
     total, exact = lattice.zero(dimension), ((1 << 31) - 1) // (radius + 1)
     for start in range(0, count, exact):
         total = lattice.add(total, jnp.sum(integers[start : start + exact], axis=0))
-    ties, words = _words(secret, dimension, dimension)
-    noise = lattice.noise(*alias.draw(lattice.tables(), [word[None] for word in words], ties))[0]
+    more, (words,) = _words(secret, 2 * dimension)
+    noise = lattice.noise([dimension], alias.Words(words[None]), more)[0][0]
     return lattice.to_float(lattice.add(total, noise), bound / radius)
 
 
