@@ -68,7 +68,7 @@ def gdp_clt(mechanism: Mechanism, delta: float) -> Comparison:
     if mechanism.rate == 1:
         cost = accounting.epsilon(1.0, mechanism.noise_multiplier, mechanism.steps, delta, mechanism.adjacency)
         return Comparison("GDP-CLT", cost, True, "Without sampling the limit is exact.")
-    # Beyond this exponent, and beyond the noise that the accountant takes, the limit says nothing and its ε is no float.
+    # Beyond this exponent, and the noise that the accountant takes, the limit says nothing and its ε is no float.
     exponent = min(mechanism.noise_multiplier**-2, 100.0)
     variance = 4 * math.sinh(exponent) if mechanism.adjacency == "replace-one" else math.expm1(exponent)
     mu = mechanism.rate * math.sqrt(mechanism.steps * variance)
