@@ -10,8 +10,8 @@ clinics whose effects have an unknown standard deviation; weights, effects and t
 non-private posterior has it on a grid. "chances" is a conjugate model: the chances of ten columns of yes and no.
 "tails" is a NumPyro model that ``natural`` cannot take: a regression on an intercept and four normal columns with
 Student's errors of 4 degrees and unknown scale, by ``tacit.vi`` with a Laplace guide.
-Adult: 5000 records drawn at random; the mode of the posterior on all rows stands in for the truth, and 10000 of the rows
-that were not drawn give the held-out log-likelihood.
+Adult: 5000 records drawn at random; the mode of the posterior on all rows stands in for the truth, and 10000 of the
+rows that were not drawn give the held-out log-likelihood.
 
 No seed below was used while the method was tuned; that was on other ones (1000 to 1100), on designs much like
 these and on other subsamples of Adult, so that Adult's rows are not new to it.
