@@ -139,7 +139,7 @@ def vi(
     def build(placeholder: Record) -> Method:
         reading = Reading(model, guide, placeholder)
         laplace = _Laplace(reading) if _is(AutoLaplaceApproximation, guide) else None
-        normal = _is(NORMAL, guide or AutoNormal) and _size(reading) * STRETCHES < MANY
+        normal = bool(reading.latents) and _is(NORMAL, guide or AutoNormal) and _size(reading) * STRETCHES < MANY
 
         def init(key: Key) -> VIState:
             params = reading.init(key)
