@@ -394,13 +394,17 @@ def main() -> None:
         runs={"type": int, "default": 200, "help": "replicates of natural and of methods of few steps"},
         subsamples={"type": int, "default": 200, "help": "subsamples of Adult"},
         cells={"type": int, "help": "stop after so many cells; go on with --resume"},
-        resume={"action": "store_true", "help": "keep the cells that are in results/coverage.json"},
+        resume={"action": "store_true", "help": "keep the cells of results/coverage.json with as many replicates"},
     )
     count = 500 if chosen.quick else COUNT
     runs = 2 if chosen.quick else chosen.runs
     kept = chosen.out / "results" / "coverage.json"
     results = json.loads(kept.read_text())["cells"] if chosen.resume else {}
-    wanted = [one for one in cells(chosen.quick) if title(*one) not in results][: chosen.cells]
+    wanted = [
+        one
+        for one in cells(chosen.quick)
+        if len(results.get(title(*one), {"covered": ()})["covered"]) < (chosen.subsamples if "Adult" in one else runs)
+    ][: chosen.cells]
     # Through joblib: a context manager around main() spreads the cells over cores, or over Dask or Ray.
     work = [joblib.delayed(cell)(*one, runs, chosen.subsamples, count) for one in wanted]
     for one, found in zip(wanted, joblib.Parallel(return_as="generator")(work), strict=True):
