@@ -289,14 +289,19 @@ class Program:
         return float(self.judge(jax.tree.map(lambda leaf: leaf[:DRAWS], draws), held_out))
 
 
-def compare(table: Table, runs: int, most: int) -> dict[str, Any]:
-    """Run the grid on one table; give its figures and what ``tacit.auto`` chose."""
+def compare(table: Table, runs: int, most: int, again: str = "", kept: Any = None) -> dict[str, Any]:
+    """Run the grid on one table; give its figures and what ``tacit.auto`` chose.
+
+    ``again`` names the only method to run; the other's figures are kept.
+    """
     frame = table.read()[[*table.columns]].dropna()
     count = min(most, int(0.8 * len(frame)))
     schema = tacit.Schema(table.columns, size=count)
     model = tacit.formula(table.formula, schema, family=table.family)
     why = tacit.auto(model, size=count, budget=BUDGET).why
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {
+        name: values for name, values in (kept or {"found": {}})["found"].items() if name.split(",")[0] != again
+    }
     programs: dict[str, Program] = {}
     adam = optax.chain(optax.adam(study.simulated_schedule, b2=0.99), stored())
     vi = tacit.vi(model, getattr(model, "guide", None), adam)
@@ -305,9 +310,11 @@ def compare(table: Table, runs: int, most: int) -> dict[str, Any]:
         order = np.random.default_rng(seed).permutation(len(frame))
         data = tacit.PrivateData(frame.iloc[order[:count]], schema)
         held_out = jax.tree.map(jnp.asarray, encode(frame.iloc[order[count : count + HELD_OUT]], schema))
-        programs = programs or {name: Program(method, data) for name, method in made.items()}
-        found.setdefault("natural", []).append(programs["natural"].fit(data, held_out, seed))
-        for clip, rate in GRID:
+        wanted = {name: method for name, method in made.items() if again in ("", name)}
+        programs = programs or {name: Program(method, data) for name, method in wanted.items()}
+        if "natural" in programs:
+            found.setdefault("natural", []).append(programs["natural"].fit(data, held_out, seed))
+        for clip, rate in GRID if "vi" in programs else ():
             name = f"vi, clip {clip:g}, rate {rate:.2g}"
             found.setdefault(name, []).append(programs["vi"].fit(data, held_out, seed, clip, rate))
     chosen = "natural" if why.startswith("natural") else "vi, clip 1, rate 1"
@@ -321,13 +328,22 @@ def main() -> None:
         runs={"type": int, "default": 6, "help": "splits of each table"},
         only={"choices": list(TABLES), "help": "one table"},
         resume={"action": "store_true", "help": "keep the tables that are in results/auto.json"},
+        again={
+            "choices": ["natural", "vi"],
+            "help": "with --resume: run this method again on the tables that are there",
+        },
     )
     kept = chosen.out / "results" / "auto.json"
     results = json.loads(kept.read_text())["tables"] if chosen.resume and kept.exists() else {}
     for name in [chosen.only] if chosen.only else ["wells"] if chosen.quick else TABLES:
+        recipe = (2, 300) if chosen.quick else (chosen.runs, MOST)
+        if name not in results and chosen.again:
+            continue
         if name not in results:
-            results[name] = compare(TABLES[name], *((2, 300) if chosen.quick else (chosen.runs, MOST)))
-            print(name, *row(results[name]), flush=True)
+            results[name] = compare(TABLES[name], *recipe)
+        elif chosen.again:
+            results[name] = compare(TABLES[name], *recipe, chosen.again, results[name])
+        print(name, *row(results[name]), flush=True)
         report(chosen.out, results)
 
 

@@ -158,7 +158,7 @@ def main() -> None:
     """Print and write the table; what is done is kept."""
     chosen = study.options(
         __doc__,
-        repeats={"type": int, "default": 10, "help": "draws of records and noise"},
+        repeats={"type": int, "default": 6, "help": "draws of records and noise"},
         resume={"action": "store_true", "help": "keep the data sets that are in results/rehearsal.json"},
     )
     repeats, size = (2, 500) if chosen.quick else (chosen.repeats, SIZE)

@@ -53,6 +53,11 @@ def fit(method: Any, records: Any, budget: tacit.Budget, seed: int, **recipe: An
     return tacit.fit(method, data, budget, key=jax.random.key(seed), simulate=seed, progress=False, **recipe)
 
 
+def at(state: Any, params: Any) -> Any:
+    """Give a state whose draws are from the guide at these parameters, as it is, without what the path says of them."""
+    return state._replace(average=params, **({"path": ()} if "path" in state._fields else {}))
+
+
 def with_last(method: tacit.Method | Callable[[Any], tacit.Method]) -> Callable[[Any], tacit.Method]:
     """Let a method draw from its averaged parameters and, under the names ``last/...``, from its last ones too."""
 
@@ -60,8 +65,11 @@ def with_last(method: tacit.Method | Callable[[Any], tacit.Method]) -> Callable[
         built = method if isinstance(method, tacit.Method) else method(placeholder)
 
         def draw(state: Any, key: Any) -> dict[str, Any]:
-            last = built.draw(state._replace(average=state.params), key)
-            return {**built.draw(state, key), **{f"last/{name}": value for name, value in last.items()}}
+            last = built.draw(at(state, state.params), key)
+            return {
+                **built.draw(at(state, state.average), key),
+                **{f"last/{name}": value for name, value in last.items()},
+            }
 
         return built._replace(draw=draw)
 
@@ -98,7 +106,7 @@ def with_averages(method: Callable[[Any], tacit.Method]) -> Callable[[Any], taci
             return {
                 f"{kind}{name}": value
                 for kind, params in given.items()
-                for name, value in built.draw(state.inner._replace(average=params), key).items()
+                for name, value in built.draw(at(state.inner, params), key).items()
             }
 
         return built._replace(init=init, contribute=contribute, update=update, draw=draw, predict=None, points=None)

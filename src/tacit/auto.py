@@ -54,7 +54,7 @@ def auto(model: Callable[..., Any], *, size: int | None = None, budget: Budget |
     against = _against(model, size, budget)
     if against:
         guide = getattr(model, "guide", None)
-        counted = "count the noise, as far as the curvature is known" if guide else "leave the noise out"
+        counted = "count the noise, as far as the curvature is known" if guide else "count the noise in part"
         return Chosen(vi(model, guide), f"vi, since {against}: intervals {counted}")
     assert isinstance(model, Formula)
     assert size is not None

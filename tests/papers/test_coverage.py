@@ -47,7 +47,7 @@ def test_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_DATA is not set: no records to read")
 @pytest.mark.usefixtures("quick_compiler", "study")
-@pytest.mark.parametrize("name", ["records", "auto", "rehearsal"])
+@pytest.mark.parametrize("name", ["records", "auto", "rehearsal", "guides"])
 def test_the_other_studies_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setattr(sys, "argv", [name, "--quick", "--out", str(tmp_path)])
@@ -84,6 +84,11 @@ def test_the_page_prints_what_was_written(name: str) -> None:
     assert (FOLDER / "results" / f"{name}.md").read_text().strip() in readme
     assert f"figures/{name}.png" in readme
     assert (FOLDER / "figures" / f"{name}.png").stat().st_size < 250_000
+
+
+@pytest.mark.parametrize("name", ["guides"])
+def test_the_page_prints_the_tables_without_a_picture(name: str) -> None:
+    assert (FOLDER / "results" / f"{name}.md").read_text().strip() in (FOLDER / "README.md").read_text()
 
 
 def test_committed_results_hold() -> None:
