@@ -29,7 +29,7 @@ import tacit
 from tacit.ledger import Ledger
 from tacit.wall import Door, disk, random
 
-COLUMNS, SUBSET, GROUPS = 20, 256, 12
+COLUMNS, SUBSET, GROUPS = 20, 256, 8
 HIDDEN = 256
 
 

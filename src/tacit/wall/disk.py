@@ -34,13 +34,13 @@ from tacit.wall import alias, lattice, random
 MAPPED = 1 << 30
 """Files up to this size stay mapped into memory: records are found some twenty times as fast. Of larger ones what was
 looked at is let go again, so that what is resident does not grow with them."""
-WINDOW = 1 << 28
-"""Bytes of a larger file that are mapped at once, at most."""
-FAR = 1 << 18
+WINDOW, READERS = 1 << 27, 2
+"""Bytes of a larger file that a thread looks at before it lets go of them, and how many threads do so."""
+FAR = 1 << 19
 """Bytes between two records of a group, on average, beyond which mapping takes longer than reading at each place."""
 HANDED_AT_ONCE = 1 << 25
 """Bytes of records that are handed over at once: those of several steps, or a part of one."""
-WORDS_AT_ONCE = 1 << 22
+WORDS_AT_ONCE = 3 << 22
 """Random words drawn for the steps that are handed over at once."""
 GROUP_STEPS, GROUPS = 512, 200
 """Steps handed over at once, at most, and the least number of groups in a run: while one is computed the next is
@@ -140,14 +140,19 @@ class File:
         order = np.argsort((places // parts).astype(np.uint16), kind="stable")
         places, slots = places[order], slots[order]
         each = max(parts, WINDOW // self.stride // parts * parts)
-        ends = np.searchsorted(places // parts, np.arange(each, self.count + each, each) // parts).tolist()
-        mapped, first = self._mapped(), 0
-        for window, end in enumerate(ends):
-            out[slots[first:end]] = np.take(mapped, places[first:end], axis=0, mode="clip")
-            begin = (self.begin + window * each * self.stride) // mmap.PAGESIZE * mmap.PAGESIZE
-            size = min(self.begin + (window + 1) * each * self.stride, len(self.memory)) - begin
-            self.memory.madvise(mmap.MADV_DONTNEED, begin, size)
-            first = end
+        ends = np.searchsorted(places // parts, np.arange(0, self.count + each, each) // parts).tolist()
+        mapped, windows = self._mapped(), range(len(ends) - 1)
+
+        def look(mine: range) -> None:
+            for window in mine:
+                here = slice(ends[window], ends[window + 1])
+                out[slots[here]] = np.take(mapped, places[here], axis=0, mode="clip")
+                begin = (self.begin + window * each * self.stride) // mmap.PAGESIZE * mmap.PAGESIZE
+                end = min(self.begin + (window + 1) * each * self.stride, len(self.memory))
+                self.memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+        with ThreadPoolExecutor(READERS, "tacit-read") as threads:
+            list(threads.map(look, (windows[i::READERS] for i in range(READERS))))
 
     def _mapped(self) -> Shaped[np.ndarray, "count words"]:
         words = np.frombuffer(self.memory, self.word, self.count * self.width, self.begin)
