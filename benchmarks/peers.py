@@ -187,7 +187,7 @@ def calibration() -> Found:
 
 
 def fit() -> Found:
-    """The whole fit, compilation included, and how well it does on other records of the same law.
+    """The whole fit, sealing the records included, and how well it does on other records of the same law.
 
     The second fit of a kind finds its compiled programs in JAX's cache on disk, as a second run of a script would.
     """
@@ -204,7 +204,10 @@ def fit() -> Found:
         loss = np.mean(np.logaddexp(0, -(2 * y[test] - 1) * z))
         return {"wall": seconds, "accuracy": float(np.mean((z > 0) == (y[test] > 0))), "log loss": float(loss)}
 
-    data = tacit.PrivateData({"x": x[train], "y": y[train]}, size=count)
+    def fitted(method: Any, recipe: dict[str, Any]) -> Any:
+        data = tacit.PrivateData({"x": x[train], "y": y[train]}, size=count)
+        return tacit.fit(method, data, tacit.Budget(1.0, 1e-6), progress=False, **recipe)
+
     found: Found = {}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "tacit.natural, 60 subsets of 1%": (tacit.natural(size=count), {"rate": 0.01, "steps": 60}),
@@ -217,11 +220,11 @@ def fit() -> Found:
         for name, (method, recipe) in kinds.items():
             for time_of in ("compiled before", "the first time"):
                 if time_of == "compiled before":
-                    tacit.fit(method, data, tacit.Budget(1.0, 1e-6), progress=False, **recipe)
+                    fitted(method, recipe)
                 else:
                     jax.config.update("jax_enable_compilation_cache", False)
                 start = time.perf_counter()
-                posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), progress=False, **recipe)
+                posterior = fitted(method, recipe)
                 took = time.perf_counter() - start
                 jax.config.update("jax_enable_compilation_cache", True)
                 found[f"{name}, {time_of}"] = judged(np.asarray(posterior.draws["w"]).mean(0), took)
