@@ -76,6 +76,11 @@ def fitted(folder: Path, kill: bool) -> tacit.Posterior:
     )
 
 
+def say(word: str, process: int, bits: np.ndarray) -> None:
+    """Print a line at once: where output is not buffered, ``print`` writes the end of a line on its own."""
+    os.write(1, f"{word} {process} {hashlib.sha256(bits.tobytes()).hexdigest()}\n".encode())
+
+
 def main() -> None:
     """Say what was released, and what the posterior is."""
     tacit.distribute.start()
@@ -84,10 +89,10 @@ def main() -> None:
     kill = "kill" in sys.argv
     process = jax.process_index()
     if "fit" not in sys.argv:
-        print(f"sums {process} {hashlib.sha256(released().tobytes()).hexdigest()}", flush=True)
+        say("sums", process, released())
     if "sums" not in sys.argv:
         posterior = fitted(Path(sys.argv[1]), kill)
-        print(f"fit {process} {hashlib.sha256(posterior.draws['released'][0].tobytes()).hexdigest()}", flush=True)
+        say("fit", process, np.asarray(posterior.draws["released"][0]))
 
 
 if __name__ == "__main__":

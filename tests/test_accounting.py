@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 
 import mpmath
@@ -193,6 +195,60 @@ def test_composition_loses_less_than_its_slack():
         plain = np.real(fft.ifft(fft.fft(masses, size) ** steps))
         assert abs(np.cumsum(plain - precise)).max() < accounting.rounding_slack(steps) / 4
         assert first < 0
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps"), [(256 / 60000, 1.3, 3515), (0.01, 4.334, 100_000), (1e-4, 1.36, 10**7)]
+)
+def test_powers_by_squares_lose_less_than_the_slack(rate, noise, steps):
+    from scipy import fft
+
+    low, high = accounting._loss_range(rate, noise, "remove", 1e-15 / steps)
+    masses = accounting._connect_dots(rate, noise, "remove", low, high, (high - low) / 1000)[1]
+    first, last = accounting._reach(masses, steps)
+    found = accounting._self_convolved(masses, steps, first, last)
+    size = fft.next_fast_len(last - first + 1, real=True)
+    base, left = fft.rfft(masses.astype(np.longdouble), size), steps
+    power = np.ones_like(base)
+    while left:
+        power = power * base if left & 1 else power
+        base, left = base * base, left >> 1
+    precise = np.roll(fft.irfft(power, size), -first)[: last - first + 1]
+    assert abs(np.cumsum(found - precise)).max() < accounting.rounding_slack(steps) / 4
+    # A Gaussian leaves 5e-16 beyond eight standard deviations; sums of losses have a light and a heavy tail.
+    places = np.arange(first, last + 1.0)
+    mean, spread = steps * np.arange(len(masses)) @ masses, np.sqrt(found @ (places - places @ found) ** 2)
+    assert 7 < (mean - first) / spread < 12
+    assert 7 < (last - mean) / spread < 12
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.02, 0.7, 300), (0.3, 0.08, 20), (1e-3, 2.0, 5)])
+def test_a_loss_distribution_is_read_as_dp_accounting_reads_it(rate, noise, steps):
+    from dp_accounting.pld import pld_pmf
+
+    low, high = accounting._loss_range(rate, noise, "remove", 1e-15 / steps)
+    spacing = (high - low) / 5000
+    first, masses, certain = accounting._connect_dots(rate, noise, "remove", low, high, spacing)
+    judge = pld_pmf.DensePLDPmf(spacing, first, masses, certain, True).self_compose(steps, 1e-15)
+    found = accounting._Loss(spacing, first, masses, certain).composed(steps)
+    for delta in (1e-9, 1e-6, 1e-3, 0.1):
+        epsilon = found.epsilon(delta)
+        # Where e^-loss is no longer a float, dp-accounting gives a loss above the answer.
+        assert epsilon == pytest.approx(judge.get_epsilon_for_delta(delta), rel=1e-5) or epsilon > 600
+        assert found.delta(epsilon) <= delta * (1 + 1e-9) + 1e-13
+        assert epsilon == 0 or found.delta(epsilon * (1 - 1e-6)) > delta * (1 - 1e-9) - 1e-13
+    epsilons = np.linspace(-3, 9, 200)
+    assert found.deltas(epsilons) == pytest.approx(judge.get_delta_for_epsilon(epsilons), rel=1e-9, abs=1e-13)
+    assert found.deltas(epsilons) == pytest.approx([found.delta(x) for x in epsilons.tolist()], rel=1e-9, abs=1e-13)
+    assert found.epsilon(found.certain / 2) == np.inf
+
+
+def test_accounting_does_without_slow_imports():
+    code = (
+        "import sys; from tacit import accounting as a; a.noise_multiplier(1.0, 1e-5, 0.01, 100); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not {"dp_accounting", "jax", "scipy.signal", "scipy.stats"} & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("adjacency", accounting.ADJACENCIES)

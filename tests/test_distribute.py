@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -83,6 +84,54 @@ def test_the_launcher_sees_a_death_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     assert distribute.main(["-n", "2", str(script)]) == 1
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="Linux only")
+def test_threads_that_wait_for_the_network_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread in epoll gives way to those that compute, and may run on all cores; others stay as they are."""
+    import select
+
+    epoll, ready, told = select.epoll(), threading.Event(), []
+
+    def wait() -> None:
+        told.append(threading.get_native_id())
+        ready.set()
+        epoll.poll(30)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    ready.wait()
+    end = time.monotonic() + 20
+    while "epoll" not in Path(f"/proc/self/task/{told[0]}/wchan").read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+    mine = os.sched_getscheduler(threading.get_native_id())
+    try:
+        monkeypatch.setenv(distribute.CORES, "0")
+        distribute._set_network_aside()
+        assert os.sched_getscheduler(told[0]) == mine, "with one core they take turns"
+        cores = sorted(os.sched_getaffinity(0))
+        monkeypatch.setenv(distribute.CORES, " ".join(map(str, cores)))
+        distribute._set_network_aside()
+        assert os.sched_getscheduler(told[0]) == (os.SCHED_BATCH if len(cores) > 1 else mine)
+        assert os.sched_getaffinity(told[0]) == set(cores)
+        assert os.sched_getscheduler(threading.get_native_id()) == mine
+    finally:
+        reader, writer = os.pipe()
+        epoll.register(reader, select.EPOLLIN)
+        os.write(writer, b"x")
+        waiting.join()
+        for one in (reader, writer):
+            os.close(one)
+        epoll.close()
+
+
+def test_the_port_of_process_0_is_not_taken_by_a_connection() -> None:
+    """Others may open connections while JAX is imported: their ports are from another range."""
+    low = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(low.read_text().split()[0]) if low.exists() else 32768
+    ports = {distribute._free_port() for _ in range(50)}
+    assert max(ports) < first
+    assert len(ports) > 10
 
 
 @pytest.mark.slow

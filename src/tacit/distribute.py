@@ -11,19 +11,24 @@ ever. If one process dies, all stop, without a release; the same command resumes
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from tacit.mechanism import Mechanism
 
 COORDINATOR, PROCESSES, PROCESS = "TACIT_COORDINATOR", "TACIT_PROCESSES", "TACIT_PROCESS"
 """What the environment says where no cluster manager does: host and port of process 0, how many, and which."""
+CORES = "TACIT_CORES"
+"""What the launcher says in the environment: the cores of all processes together."""
 PATIENCE = 30
 """Seconds without a sign of life after which a process counts as dead."""
 
@@ -49,6 +54,31 @@ def start() -> None:
         )
     elif int(os.environ.get("SLURM_NTASKS", "1")) > 1 or int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
         jax.distributed.initialize(heartbeat_timeout_seconds=PATIENCE)
+    else:
+        return
+    jax.devices()  # connects the processes
+    _set_network_aside()
+
+
+def _set_network_aside() -> None:
+    """Let the threads that wait for the network run on any core, and never in place of one that computes.
+
+    Gloo's thread is woken while the one that sends still holds a lock, and asks for the lock again and again. On one
+    core it does so until its slice of time is over: every sum took 4 ms, whatever its size.
+    """
+    tasks = Path("/proc/self/task")
+    if not hasattr(os, "sched_setscheduler") or not tasks.exists():
+        return
+    cores = {int(core) for core in os.environ.get(CORES, "").split()} or os.sched_getaffinity(0)
+    if len(cores) < 2:
+        return  # then it is better if it takes turns
+    for task in tasks.iterdir():
+        try:
+            if "epoll" in (task / "wchan").read_text():
+                os.sched_setaffinity(int(task.name), cores)
+                os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
+        except OSError:  # the thread has ended, or this is not allowed here
+            continue
 
 
 def against_one(mechanism: Mechanism, delta: float, processes: int) -> float:
@@ -71,19 +101,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     running = []
     for process in range(chosen.processes):
         told = {COORDINATOR: f"127.0.0.1:{port}", PROCESSES: str(chosen.processes), PROCESS: str(process)}
+        told[CORES] = " ".join(map(str, cores))
         command = [sys.executable, chosen.script, *chosen.arguments]
         child = subprocess.Popen(command, env={**os.environ, **told})
         if mine := cores[process :: chosen.processes]:
             os.sched_setaffinity(child.pid, mine)  # before JAX counts them
         running.append(child)
     return _watch(running)
+
+
+def _free_port() -> int:
+    """Give a port that nobody listens at, and that the system gives to no connection before process 0 listens there."""
+    while True:
+        port = random.randrange(15000, 32768)  # the system takes others, on Linux from 32768 on
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def _watch(running: list[subprocess.Popen[bytes]]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -74,16 +75,27 @@ def run(door: Door, cuts: tuple[int, ...] = (0, 150)) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("mapped", "own"), [(True, False), (False, False), pytest.param(True, True, marks=pytest.mark.slow)]
+    ("way", "own"),
+    [
+        ("mapped", False),
+        ("windows", False),
+        ("places", False),
+        pytest.param("mapped", True, marks=pytest.mark.slow),
+    ],
 )
 def test_on_disk_and_in_memory_give_the_same_bits(
-    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, mapped: bool, own: bool
+    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, way: str, own: bool
 ) -> None:
     """Same key, same subsets, noise and sums: three segments of groups of 64 steps, whatever way rows are read."""
-    monkeypatch.setattr(disk, "MAPPED", 1 << 30 if mapped else 0)
-    monkeypatch.setattr(disk, "COLD", 1.0 if mapped else 0.0)
+    monkeypatch.setattr(disk, "MAPPED", 1 << 30 if way == "mapped" else 0)
+    monkeypatch.setattr(disk, "COLD", 1.0 if way == "mapped" else 0.0)
+    monkeypatch.setattr(disk, "FAR", 1 << 18 if way == "windows" else 0)
+    monkeypatch.setattr(disk, "WINDOW", 4096)
+    looked = []
+    by_windows = disk.File._gather_by_windows
+    monkeypatch.setattr(disk.File, "_gather_by_windows", lambda *given: (looked.append(1), by_windows(*given)))
     stored = tacit.read_columns(folder)
-    assert (stored._records.files[0].mapped is not None) == mapped
+    assert stored._records.files[0].stays == (way == "mapped")
     assert "sealed" in repr(stored)
     memory = open_door(slope(own), tacit.PrivateData(table(), SCHEMA), MECHANISM)
     fetched = open_door(slope(own), stored, MECHANISM)
@@ -93,6 +105,46 @@ def test_on_disk_and_in_memory_give_the_same_bits(
     assert whole.any()
     assert np.array_equal(run(fetched), whole)
     assert np.array_equal(run(fetched, (0, 1, 70, 150)), whole)
+    assert bool(looked) == (way == "windows")
+
+
+def test_records_are_found_wherever_they_stand_and_memory_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 300_000  # more than sixteen bits tell apart
+    values = np.arange(20 * count, dtype=np.int32).reshape(count, 20)
+    np.save(tmp_path / "x.npy", values)
+    monkeypatch.setattr(disk, "WINDOW", 1 << 20)
+    file = tacit.read_columns(tmp_path, mapped=0)._records.files[0]
+    assert not file.stays
+    random = np.random.default_rng(0)
+    places = random.permutation(np.append(random.integers(0, count, 5000), [0, count - 1, count - 1])).astype(np.int32)
+    slots = random.permutation(6000)[: len(places)]
+    out = np.full((6000, 20), 7, np.uint32)
+    file.gather(places, out, slots, cold=False)
+    assert np.array_equal(out[slots].view(np.int32), values[places])
+    assert (np.delete(out, slots, axis=0) == 7).all(), "nothing else is written"
+    if os.path.exists("/proc/self/smaps"):
+        text = Path("/proc/self/smaps").read_text().split(str(tmp_path / "x.npy"))
+        held = [int(part.split("Rss:")[1].split()[0]) for part in text[1:]]
+        assert held
+        assert sum(held) < 1024, "kilobytes of 24 MB"
+    none = np.zeros(0, np.int32)
+    file.gather(none, out, none, cold=False)
+
+
+@pytest.mark.parametrize("words", [0, 1 << 14])
+def test_groups_of_steps_are_sized_by_the_run(
+    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, words: int
+) -> None:
+    """Cheap words are drawn for at least 64 steps; those of OpenSSL for no more than a part of a segment."""
+    monkeypatch.setattr(disk, "BY_JAX", words)
+    mechanism = dataclasses.replace(MECHANISM, steps=800)
+    door = open_door(slope(), tacit.read_columns(folder), mechanism)
+    assert door._fetch.together == (64 if words else 4)
+    assert (door._fetch._words is None) == bool(words)
+    memory = open_door(slope(), tacit.PrivateData(table(), SCHEMA), mechanism)
+    assert np.array_equal(run(door, (0, 5)), run(memory, (0, 5)))
 
 
 def test_what_is_handed_over_is_the_subset(folder: Path, open_door: Callable[..., Door]) -> None:

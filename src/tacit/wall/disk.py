@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 import os
 import time
 import weakref
@@ -31,10 +32,21 @@ from tacit.types import Key, PyTree, State
 from tacit.wall import alias, lattice, random
 
 MAPPED = 1 << 30
-"""Files up to this size are mapped into memory: records are found some twenty times as fast. Larger ones are read at
-each record's place, so that what is resident does not grow with them."""
+"""Files up to this size stay mapped into memory: records are found some twenty times as fast. Of larger ones what was
+looked at is let go again, so that what is resident does not grow with them."""
+WINDOW, READERS = 1 << 27, 2
+"""Bytes of a larger file that a thread looks at before it lets go of them, and how many threads do so."""
+FAR = 1 << 18
+"""Bytes between two records of a group, on average, beyond which mapping takes longer than reading at each place."""
 HANDED_AT_ONCE = 1 << 25
 """Bytes of records that are handed over at once: those of several steps, or a part of one."""
+WORDS_AT_ONCE = 1 << 22
+"""Random words drawn for the steps that are handed over at once."""
+GROUP_STEPS, GROUPS = 512, 200
+"""Steps handed over at once, at most, and the least number of groups in a run: while one is computed the next is
+read, and what is drawn beyond the end of a segment is lost."""
+BY_JAX = 1 << 14
+"""Random words of a step up to which the program draws them itself; OpenSSL is faster from there on."""
 BLOCK = 1 << 18
 """Records that are checked, hashed or converted at once, at most."""
 BLOCK_BYTES = 1 << 25
@@ -63,7 +75,8 @@ class File:
 
     path: Path
     descriptor: int
-    mapped: np.ndarray | None
+    memory: mmap.mmap
+    stays: bool
     begin: int
     count: int
     fields: tuple[Field, ...]
@@ -91,21 +104,59 @@ class File:
             done += got
         return words
 
-    def gather(self, places: Shaped[np.ndarray, " n"], out: Shaped[np.ndarray, "n words"], *, cold: bool) -> None:
-        """Write the words of some records, wherever they stand."""
-        if self.mapped is not None:
-            np.take(self.mapped, places, axis=0, out=out, mode="clip")
-            return
+    def gather(
+        self,
+        places: Shaped[np.ndarray, " n"],
+        out: Shaped[np.ndarray, "room words"],
+        slots: Shaped[np.ndarray, " n"],
+        *,
+        cold: bool,
+    ) -> None:
+        """Write the words of some records, wherever they stand, to slots of memory."""
         stride, descriptor = self.stride, self.descriptor
-        starts = (places.astype(np.int64) * stride + self.begin).tolist()
         if cold:
-            for start in starts:
+            for start in (places.astype(np.int64) * stride + self.begin).tolist():
                 os.posix_fadvise(descriptor, start, stride, os.POSIX_FADV_WILLNEED)
-        read = os.pread
-        found = b"".join([read(descriptor, stride, start) for start in starts])
-        if len(found) != out.nbytes:
-            raise _changed()
-        out[:] = np.frombuffer(found, self.word).reshape(out.shape)
+        if self.stays:
+            out[slots] = np.take(self._mapped(), places, axis=0, mode="clip")
+        elif len(places) * FAR >= self.count * stride:
+            self._gather_by_windows(places, out, slots)
+        else:
+            read, starts = os.pread, (places.astype(np.int64) * stride + self.begin).tolist()
+            found = b"".join([read(descriptor, stride, start) for start in starts])
+            if len(found) != len(places) * stride:
+                raise _changed()
+            out[slots] = np.frombuffer(found, self.word).reshape(len(places), self.width)
+
+    def _gather_by_windows(
+        self, places: Shaped[np.ndarray, " n"], out: Shaped[np.ndarray, "room words"], slots: Shaped[np.ndarray, " n"]
+    ) -> None:
+        """Look at the file from front to back, and let go of what was looked at.
+
+        A page is looked up once for all records of the group that are on it.
+        """
+        # Sixteen bits are sorted in one pass: by parts of the file, in which the order does not matter.
+        parts = max(1, -(-self.count >> 16))
+        order = np.argsort((places // parts).astype(np.uint16), kind="stable")
+        places, slots = places[order], slots[order]
+        each = max(parts, WINDOW // self.stride // parts * parts)
+        ends = np.searchsorted(places // parts, np.arange(0, self.count + each, each) // parts).tolist()
+        mapped, windows = self._mapped(), range(len(ends) - 1)
+
+        def look(mine: range) -> None:
+            for window in mine:
+                here = slice(ends[window], ends[window + 1])
+                out[slots[here]] = np.take(mapped, places[here], axis=0, mode="clip")
+                begin = (self.begin + window * each * self.stride) // mmap.PAGESIZE * mmap.PAGESIZE
+                end = min(self.begin + (window + 1) * each * self.stride, len(self.memory))
+                self.memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+        with ThreadPoolExecutor(READERS, "tacit-read") as threads:
+            list(threads.map(look, (windows[i::READERS] for i in range(READERS))))
+
+    def _mapped(self) -> Shaped[np.ndarray, "count words"]:
+        words = np.frombuffer(self.memory, self.word, self.count * self.width, self.begin)
+        return words.reshape(self.count, self.width)
 
     def stamp(self) -> tuple[int, ...]:
         """Give what the file system says of the file's state."""
@@ -129,6 +180,8 @@ class Stored:
         for file in files:
             # Records are far apart: what stands beside one is not read along with it.
             os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            if not file.stays:
+                file.memory.madvise(mmap.MADV_RANDOM)
             weakref.finalize(self, os.close, file.descriptor)
 
     # What `_facts` compares.
@@ -194,9 +247,14 @@ class Fetch:
         fits = HANDED_AT_ONCE // max(1, stored.stride)
         self.parted = step.everyone or step.width > fits
         self.width = min(step.width, max(1, fits // step.chunk) * step.chunk)
-        self.together = 1 if self.parted or step.alone else min(step.together, max(1, fits // step.width))
+        # Subsets of many steps lie closer in the file, and a page is looked up once for all of them.
+        by_jax = step.words <= BY_JAX and not step.alone
+        run = max(64 if by_jax else 1, step.mechanism.steps // GROUPS)
+        most = min(GROUP_STEPS, run, WORDS_AT_ONCE // step.words, fits // step.width)
+        self.together = 1 if self.parted else max(1, most)
         self._rooms = [[_room(self.together, self.width, file) for file in stored.files] for _ in range(2)]
-        self._words = tuple(random.room(1, size) for size in (step.words, step.groups)) if step.alone else None
+        sizes = (step.words, step.groups)
+        self._words = None if by_jax else tuple(random.room(self.together, size) for size in sizes)
         self._cold = False
         self._drawn: tuple[int, Any, Any] = (-1, None, None)
         steps = jax.ShapeDtypeStruct((self.together,), jnp.int32)
@@ -297,8 +355,9 @@ class Fetch:
         if self._drawn[0] != first or not part:
             steps = np.arange(first, first + self.together, dtype=np.int32)
             if self._words is not None:
-                words, least = self._words
-                random.words(random.to_bytes(secret), 2 * first, words[0], least[0], alias.GROUP)
+                held, (words, least) = random.to_bytes(secret), self._words
+                for i in range(min(self.together, stop - first)):
+                    random.words(held, 2 * (first + i), words[i], least[i], alias.GROUP)
             noise, subsets = jax.block_until_ready(self._draw(secret, steps, self._words))
             self._drawn = first, noise, None if subsets is None else np.asarray(subsets)
         _, noise, places = self._drawn
@@ -311,16 +370,15 @@ class Fetch:
             here = np.pad(here, ((0, 0), (0, self.width - here.shape[1])), constant_values=count)
             last = not self.parted or begin + self.width >= int(np.count_nonzero(places < count))
         rooms = self._rooms[turn]
-        started, read = time.perf_counter(), 1
-        for i in range(min(self.together, stop - first)):
-            mine = here[i][here[i] < count]
-            read += len(mine)
-            for file, room in zip(self.stored.files, rooms, strict=True):
-                if places is None:
-                    file.read(begin, len(mine), room[i, : len(mine)])
-                else:
-                    file.gather(mine, room[i, : len(mine)], cold=self._cold)
-        self._cold = time.perf_counter() - started > COLD * read
+        started = time.perf_counter()
+        mine = here[: min(self.together, stop - first)].reshape(-1)
+        slots = np.flatnonzero(mine < count)
+        for file, room in zip(self.stored.files, rooms, strict=True):
+            if places is None:
+                file.read(begin, len(slots), room[0, : len(slots)])
+            else:
+                file.gather(mine[slots], room.reshape(-1, file.width), slots, cold=self._cold)
+        self._cold = time.perf_counter() - started > COLD * (1 + len(slots))
         return Ahead(noise, jnp.asarray(here), tuple(map(jax.device_put, rooms))), last
 
 
@@ -388,8 +446,8 @@ def read_columns(
     size, ledger
         As in `PrivateData`.
     mapped
-        Files up to so many bytes are mapped into memory, by default 1 GB. It is faster, and what was looked at counts
-        as resident until the system wants the memory back.
+        Files up to so many bytes stay mapped into memory, by default 1 GB. It is faster, and what was looked at counts
+        as resident until the system wants the memory back. Of larger ones it is let go of after each group of steps.
     """
     from tacit.wall.data import PrivateData
 
@@ -458,8 +516,8 @@ def _open(path: Path, most: int) -> File:
     if found.nbytes != len(found) * first * word.itemsize:
         raise TypeError(f"The file {path.name!r} has gaps between its columns. Let tacit.write_columns write it.")
     descriptor = os.open(path, os.O_RDONLY)
-    mapped = np.asarray(found).reshape(-1).view(word).reshape(len(found), first) if found.nbytes <= most else None
-    return File(path, descriptor, mapped, found.offset, len(found), tuple(fields), word)
+    memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    return File(path, descriptor, memory, found.nbytes <= most, found.offset, len(found), tuple(fields), word)
 
 
 def _digest(files: Sequence[File], schema: Schema | None) -> bytes:
