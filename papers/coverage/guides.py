@@ -30,6 +30,7 @@ from tacit.fit import drawing
 
 study.HERE = coverage.HERE
 SEED, FRESH, DRAWS = 73_000, 2000, 300
+ALONE = ", guide alone"
 GUIDES = {"AutoNormal": AutoNormal, "AutoLaplaceApproximation": AutoLaplaceApproximation}
 GUIDES["AutoMultivariateNormal"] = AutoMultivariateNormal
 
@@ -50,7 +51,7 @@ class Twice(coverage.Repeated):
         state, last = door.advance(self.init(key), 0, steps), jax.random.fold_in(key, steps)
         found = {"": self.draws(state, last)}
         if hasattr(state.path, "means"):
-            found[", guide alone"] = self.alone(state, last)
+            found[ALONE] = self.alone(state, last)
         return {kind: {name: np.asarray(leaf, np.float64) for name, leaf in one.items()} for kind, one in found.items()}
 
 
@@ -144,6 +145,15 @@ def report(out: Path, results: dict[str, Any]) -> None:
             ],
         ),
     ]
+    gains = {
+        name: study.mean_error(np.subtract(found[""]["loss"], found[ALONE]["loss"]))
+        for name, found in results.items()
+        if ALONE in found
+    }
+    order = sorted(gains, key=lambda name: gains[name])
+    for word, name in zip(("least", "most"), (order[:1] + order[-1:]), strict=False):
+        mean, error = gains[name]
+        text.append(f"What the path adds to the log-likelihood, paired, {word} ({name}): {mean:+.4f} ± {error:.4f}.")
     study.save(
         out,
         "guides",
