@@ -36,11 +36,11 @@ MAPPED = 1 << 30
 looked at is let go again, so that what is resident does not grow with them."""
 WINDOW, READERS = 1 << 27, 2
 """Bytes of a larger file that a thread looks at before it lets go of them, and how many threads do so."""
-FAR = 1 << 18
+FAR = 1 << 19
 """Bytes between two records of a group, on average, beyond which mapping takes longer than reading at each place."""
 HANDED_AT_ONCE = 1 << 25
 """Bytes of records that are handed over at once: those of several steps, or a part of one."""
-WORDS_AT_ONCE = 1 << 22
+WORDS_AT_ONCE = 3 << 22
 """Random words drawn for the steps that are handed over at once."""
 GROUP_STEPS, GROUPS = 512, 200
 """Steps handed over at once, at most, and the least number of groups in a run: while one is computed the next is
