@@ -17,7 +17,9 @@ NEEDS_DATA = pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["regression", pytest.param("mnist", marks=NEEDS_DATA)])
+@pytest.mark.parametrize(
+    "script", ["regression", *(pytest.param(one, marks=NEEDS_DATA) for one in ("mnist", "family"))]
+)
 def test_a_study_runs(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("PEER_PYTHON", "not installed")
