@@ -320,6 +320,7 @@ def page() -> None:
         times = [1e3 * values["wall"] for values in rows.values()]
         ax.barh(list(rows), times, color=colours)
         ax.set(xscale="log" if max(times) > 30 * min(times) else "linear", xlabel="milliseconds", title=name)
+        ax.minorticks_off()
         ax.invert_yaxis()
     (ROOT / "docs" / "images").mkdir(exist_ok=True)
     figure.savefig(ROOT / "docs" / "images" / "benchmarks.png", dpi=90)
