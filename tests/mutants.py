@@ -127,6 +127,20 @@ MUTANTS = [
         ("tests/test_accounting.py::test_replacing_doubles_the_sensitivity",),
     ),
     Mutant(
+        "certain disclosure forgotten when losses are composed",
+        "accounting.py",
+        "_self_convolved(masses, steps, low, high), certain)",
+        "_self_convolved(masses, steps, low, high), 0.0)",
+        ("tests/test_accounting.py::test_a_loss_distribution_is_read_as_dp_accounting_reads_it",),
+    ),
+    Mutant(
+        "losses composed one step short",
+        "accounting.py",
+        "_self_convolved(masses, steps, low, high), certain)",
+        "_self_convolved(masses, steps - 1, low, high), certain)",
+        ("tests/test_accounting.py::test_a_loss_distribution_is_read_as_dp_accounting_reads_it",),
+    ),
+    Mutant(
         "float sums in place of integers",
         WALL,
         "jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)",
