@@ -64,6 +64,8 @@ TITLES = {
     "fit": "Logistic regression on a million records, 20 columns, epsilon 1: the whole fit",
     "lda": "Topics of 4000 Wikipedia articles, 50 topics, 8000 words, one pass: a document",
 }
+WARM = 128
+"""Steps from which the time of one is guessed: the wall draws for some of them ahead."""
 Found = dict[str, dict[str, Any]]
 """For each row of a table its seconds and what else is said of it; the first row is tacit's."""
 
@@ -77,7 +79,7 @@ def shown(timers: dict[str, Timer], rounds: int) -> Found:
 def many(program: Callable[[int], Any], seconds: float = 0.5) -> Timer:
     """Time as many steps of a program as last about so long."""
     program(1)
-    number = batch.enough(timed(lambda: program(2), 2)(), seconds)
+    number = batch.enough(timed(lambda: program(WARM), WARM)(), seconds)
     return timed(lambda: program(number), number)
 
 

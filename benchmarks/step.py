@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from tacit import wall
 from tacit.types import Array, Key, Record, State
 from tacit.wall import alias, random, sample
 
-COLUMNS, SUBSET, STEPS = 100, 256, 512
+COLUMNS, SUBSET, STEPS = 100, 256, 4096
 
 
 def log_likelihood(w: Array, record: Record) -> Array:
@@ -45,13 +46,11 @@ def method() -> tacit.Method:
 
 
 def private(data: tacit.PrivateData, count: int) -> Callable[[], object]:
-    """Give the compiled private segment."""
-    mechanism = tacit.Mechanism(rate=SUBSET / count, clip=5.0, noise_multiplier=1.3, steps=STEPS)
-    state = jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)
-    step = wall._Step(method(), data, mechanism, state)
-    program = jax.jit(step.segment)
-    inputs = jnp.zeros(COLUMNS), 0, STEPS, random.fixed(0), jax.random.key(0), data._records
-    return lambda: jax.block_until_ready(program(*inputs))
+    """Give the wall's private steps."""
+    mechanism = tacit.Mechanism(rate=SUBSET / count, clip=5.0, noise_multiplier=1.3, steps=10**6)
+    facts: dict[str, Any] = {"ledgers": (), "run": "bench", "kind": "fit", "title": "bench", "simulation": True}
+    door = wall.Door(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
+    return lambda: door.advance(jnp.zeros(COLUMNS), 0, STEPS)
 
 
 def chunk(data: tacit.PrivateData) -> int:

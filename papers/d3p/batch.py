@@ -31,7 +31,7 @@ from tacit.types import Array
 from tacit.wall import Door
 from tacit.wall import random as secret_random
 
-RECORDS = 60000
+RECORDS, WARM = 60000, 64
 UNIT = "seconds a step: by the clock, on the processor"
 NAMES = {
     "tacit": "tacit, private",
@@ -89,8 +89,9 @@ def private_steps(model: str, data: tacit.PrivateData, batch: int) -> Callable[[
         title=model,
         simulation=True,
     )
-    state = jax.tree.map(jnp.asarray, jax.jit(method.init)(jax.random.key(0)))
-    return lambda number: door.advance(state, 0, number)
+    # In the first steps methods take every iterate into their average.
+    state = door.advance(jax.tree.map(jnp.asarray, jax.jit(method.init)(jax.random.key(0))), 0, WARM)
+    return lambda number: door.advance(state, WARM, WARM + number)
 
 
 def public_steps(model: str, records: dict[str, Array], batch: int) -> Callable[[int], Any]:

@@ -328,7 +328,7 @@ def test_a_factor_that_is_not_finite_makes_the_record_zero_and_no_other() -> Non
                 assert np.array_equal(np.delete(one, 2, 0), np.delete(other, 2, 0))
     # An infinity times zero is not a number: both sides are zero where a record is dropped.
     zeros = [Factors(jnp.zeros_like(left), right.at[2].set(jnp.inf)) for left, right in factors]
-    assert not np.any(np.isnan(clip.product(program(plain, zeros).factors[0])))
+    assert not np.any(np.isnan(clip.product(program(plain, zeros).factors[0], factoring.block)))
 
 
 def test_a_faint_factor_drops_its_leaf_only() -> None:
@@ -338,7 +338,6 @@ def test_a_faint_factor_drops_its_leaf_only() -> None:
     factors[0] = Factors(factors[0].left * jnp.asarray([[1.0], [1e-20], [0.0]]), factors[0].right)
     found = clip.to_factors(plain, factors, (1.0, 1.0), 1.0, RADIUS, factoring)
     assert np.any(found.factors[0].left[0])
-    assert not np.any(found.factors[0].left[1:])
     assert not np.any(found.factors[0].right[1:])
     assert np.all(found.plain == found.plain[0, 0])
     assert np.all(np.asarray(found.factors[1].right) > 0)
@@ -364,7 +363,7 @@ def test_a_product_is_as_accurate_as_the_proof_says(count: int, kind: str) -> No
     @jax.jit
     def total(left: jax.Array, right: jax.Array) -> jax.Array:
         # What ``product`` rounds; scaled up, so that rounding to integers is far below the error of float32.
-        return clip.product(Factors(left, right * 2.0**6))
+        return clip.product(Factors(left, right * 2.0**6), block=count)
 
     found = np.asarray(total(jnp.asarray(left), jnp.asarray(right))) / 2.0**6
     exact = left.astype(np.float64).T @ right.astype(np.float64)
@@ -383,11 +382,11 @@ def test_what_factoring_takes() -> None:
     radius = lattice.radius(1.5)
     vae = clip.factoring(1684, ((784, 400), (400, 50), (400, 50), (50, 400), (400, 784)), radius, 128.0)
     assert vae is not None
-    assert (vae.chunk, vae.chunks) == (160, 2)
+    assert (vae.chunk, vae.block, vae.chunks) == (152, 152, 2)
     assert 0.98 < vae.shrink(radius) < 0.99
     size = 687_200
-    gamma = 160 * 2.0**-24 / (1 - 160 * 2.0**-24)
-    moved = math.sqrt(size) * (1 + 2 / 2**vae.fine) + radius * 2 * gamma * 160 * 2
+    gamma = 152 * 2.0**-24 / (1 - 152 * 2.0**-24)
+    moved = math.sqrt(size) * (1 + 2 / 2**vae.fine) + radius * 2 * gamma * 152 * 2
     rounded = math.sqrt(1684) / 2
     assert vae.shrink(radius) * (1 + 1200 * 2.0**-24) * radius + math.hypot(moved, rounded) <= radius
     # int32 holds a group of chunks beside a low limb.
@@ -406,3 +405,33 @@ def test_what_factoring_takes() -> None:
     assert clip.factoring(100, ((1000, 1000),), lattice.radius(30.0), 128.0) is None
     # Nor where subsets are so large that float32's error would cost too much.
     assert clip.factoring(100, ((300, 200),), lattice.radius(1.0), 1e6) is None
+
+
+def test_what_thin_products_take() -> None:
+    """Less than a hundredth of the clip, or they are written out; float32 adds up a block of records, not a chunk."""
+    radius = lattice.radius(1.3)
+    thin = clip.factoring(0, ((100, 1),), radius, 256.0)
+    assert thin is not None
+    assert (thin.chunk, thin.block, thin.chunks) == (288, 96, 2)
+    gamma = 98 * 2.0**-24 / (1 - 98 * 2.0**-24)
+    moved = 10 * (1 + 6.5 / 2**thin.fine) + radius * (2 * gamma * 288 * 2 + 2.0**-24)
+    assert thin.shrink(radius) * (1 + 100 * 2.0**-24) * radius + moved <= radius
+    assert thin.shrink(radius) > 0.99
+    one_sum = thin._replace(block=288)
+    assert one_sum.shrink(radius) < thin.shrink(radius) - 0.01, "a chunk in one sum would take two hundredths more"
+    assert clip.factoring(0, ((60, 1),), radius, 256.0) is None, "a short contribution is written out"
+    assert clip.factoring(0, ((100, 1),), radius, 4000.0) is None, "float32's error would cost too much"
+    assert clip.factoring(0, ((100, 1),), radius, None) is None, "records beyond the chunks would be many"
+
+
+@pytest.mark.parametrize("block", [1, 50, 96, 288])
+def test_the_sum_of_thin_products_is_as_accurate_as_the_proof_says(block: int) -> None:
+    numbers = np.random.default_rng(block)
+    left = numbers.standard_normal((288, 100)).astype(np.float32)
+    right = (1e5 * np.abs(numbers.standard_normal((288, 1)))).astype(np.float32)
+    found = jax.jit(lambda left, right: clip.product(Factors(left, right), block))(left, right)
+    assert found.shape == (100, 1)
+    exact = left.astype(np.float64).T @ right
+    terms = np.abs(left.astype(np.float64)).T @ right
+    gamma = block * clip.UNIT_ROUNDOFF / (1 - block * clip.UNIT_ROUNDOFF)
+    assert np.all(np.abs(found - exact) <= gamma * terms + 0.5 * -(-288 // block))

@@ -138,7 +138,7 @@ def test_groups_of_steps_are_sized_by_the_run(
     folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, words: int
 ) -> None:
     """Cheap words are drawn for at least 64 steps; those of OpenSSL for no more than a part of a segment."""
-    monkeypatch.setattr(disk, "BY_JAX", words)
+    monkeypatch.setattr(wall, "BY_JAX", words)
     mechanism = dataclasses.replace(MECHANISM, steps=800)
     door = open_door(slope(), tacit.read_columns(folder), mechanism)
     assert door._fetch.together == (64 if words else 4)
@@ -210,12 +210,11 @@ def test_long_contributions_and_everyone(
     assert np.array_equal(
         run(open_door(slope(), stored, everyone), (0, 3)), run(open_door(slope(), sealed, everyone), (0, 3))
     )
-    inside = run(open_door(slope(), sealed, MECHANISM), (0, 5))
-    monkeypatch.setattr(wall, "DRAWN_AT_ONCE", 4)
+    monkeypatch.setattr(wall, "BY_JAX", 4)
     alone = open_door(slope(), stored, MECHANISM)
     assert alone._step.alone
     assert alone._fetch.together == 1
-    assert np.array_equal(run(alone, (0, 5)), inside)
+    assert np.array_equal(run(alone, (0, 5)), run(open_door(slope(), sealed, MECHANISM), (0, 5)))
 
 
 def test_the_tag_is_made_of_the_content(folder: Path, tmp_path: Path, open_door: Callable[..., Door]) -> None:

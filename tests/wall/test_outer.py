@@ -142,6 +142,38 @@ def test_what_is_not_an_outer_product_stays_as_it_is() -> None:
         assert checked(contribute) == [None], name
 
 
+def test_any_other_leaf_is_a_thin_product() -> None:
+    """Of the array that it is made of by rearranging and scaling, and of each record's number."""
+    cases: dict[str, tuple[Callable[..., Any], Any]] = {
+        "a regression's gradient": (jax.grad(lambda w, x: jax.nn.log_sigmoid(x @ w["a"][:, 0])), X),
+        "scaled": (lambda w, x: -3 * x * jnp.sum(x) / (1 + x[0] ** 2), X),
+        "rearranged": (lambda w, x: (2 * x).reshape(9, 10).T[None], X),
+        "as it is": (lambda w, x: x, X),
+        "bent": (lambda w, x: jnp.sin(x) * x[0], jnp.sin(X)),
+        "a small product": (lambda w, x: x[0] * jnp.outer(x[:3], x[:4]), None),
+        "the same for all": (lambda w, x: w["b"], None),
+    }
+    for name, (contribute, held) in cases.items():
+        every = jax.vmap(contribute, (None, 0))
+        leaves = jax.tree.leaves(every(WEIGHTS, X))
+        outers = outer.find(every, WEIGHTS, X, thin=True)
+        values = jax.jit(lambda w, x, every=every: outer.split(every, w, x, thin=True).values)(WEIGHTS, X)
+        for product, value, leaf in zip(outers, values, leaves, strict=True):
+            assert product is not None
+            if product.columns > 1:
+                continue
+            assert product.rows == leaf[0].size
+            assert value.right.shape == (N, 1)
+            if held is not None:
+                np.testing.assert_allclose(value.left, held, rtol=1e-6, err_msg=name)
+            for i in (0, N - 1):
+                one = product.leaf(np.outer(value.left[i], value.right[i]))
+                np.testing.assert_allclose(one, leaf[i], rtol=1e-4, atol=1e-5, err_msg=name)
+            total = product.leaf(np.einsum("np,nq->pq", *value))
+            np.testing.assert_allclose(total, leaf.sum(0), rtol=1e-3, atol=1e-4, err_msg=name)
+    assert outer.find(jax.vmap(lambda x: jnp.int32(x)), X, thin=True) == [None], "whole numbers are exact as they are"
+
+
 def test_a_batch_of_one_record_is_not_taken_apart() -> None:
     assert outer.find(jax.vmap(lambda x: jnp.outer(x, x)), X[:1]) == [None]
 
@@ -181,10 +213,10 @@ def test_taken_apart_or_not_the_sum_is_the_same(
     records = np.asarray(jax.random.normal(jax.random.key(1), (40, P)))
     apart = step_of(network(), clip=clip, weights=weights)
     assert apart.factoring is not None
-    assert apart.factoring.pairs == ((P, Q), (Q, R))
-    assert apart.factoring.plain == Q
+    assert apart.factoring.pairs == ((P, Q), (Q, 1), (Q, R))
+    assert apart.factoring.plain == 0
     found = totals(apart, records, network())
-    monkeypatch.setattr(outer, "find", lambda *arguments: [None] * 3)
+    monkeypatch.setattr(outer, "find", lambda *arguments, thin: [None] * 3)
     whole = step_of(network(), clip=clip, weights=weights)
     assert whole.factoring is None
     wanted = totals(whole, records, network())
@@ -225,13 +257,14 @@ def sizes(text: str) -> set[int]:
 
 def test_no_array_holds_every_record_s_product(monkeypatch: pytest.MonkeyPatch) -> None:
     def arrays(step: _Step) -> set[int]:
-        inputs = WEIGHTS, 0, 1, random.fixed(1), KEY, np.zeros((40, P), np.float32)
-        return sizes(jax.jit(step.segment).lower(*inputs).compile().as_text())
+        secret = random.fixed(1)
+        inputs = WEIGHTS, 0, 1, step.given(secret), secret, KEY, np.zeros((40, P), np.float32)
+        return sizes(jax.jit(step.take).lower(*inputs).compile().as_text())
 
     apart = step_of(network())
     each = {apart.chunk * P * Q, apart.chunk * Q * R, apart.chunk * apart.dimension}
     assert not each & arrays(apart)
-    monkeypatch.setattr(outer, "find", lambda *arguments: [None] * 3)
+    monkeypatch.setattr(outer, "find", lambda *arguments, thin: [None] * 3)
     whole = step_of(network())
     assert {whole.chunk * P * Q, whole.chunk * Q * R, whole.chunk * whole.dimension} & arrays(whole)
 
@@ -240,12 +273,13 @@ def test_the_memory_of_a_step_does_not_follow_the_records() -> None:
     temporary = []
     for count in (5000, 100_000):  # gaps between records have as many digits
         step = step_of(network(), count, count, rate=20 / count)
-        inputs = WEIGHTS, 0, 1, random.fixed(1), KEY, np.zeros((count, P), np.float32)
-        temporary.append(jax.jit(step.segment).lower(*inputs).compile().memory_analysis().temp_size_in_bytes)
+        secret = random.fixed(1)
+        inputs = WEIGHTS, 0, 1, step.given(secret), secret, KEY, np.zeros((count, P), np.float32)
+        temporary.append(jax.jit(step.take).lower(*inputs).compile().memory_analysis().temp_size_in_bytes)
     assert temporary[1] < 1.05 * temporary[0]
 
 
 def test_a_weight_far_from_the_clip_is_not_taken_apart() -> None:
     step = step_of(network(), weights=(1e30, 1.0, 1.0), clip=1e-3)
     assert step.factoring is not None
-    assert step.factoring.pairs == ((Q, R),)
+    assert step.factoring.pairs == ((Q, 1), (Q, R))

@@ -219,10 +219,10 @@ def test_every_kind_of_leaf_in_one_step(clip: float, monkeypatch: pytest.MonkeyP
     cheap = step()
     assert [leaf.count for leaf in cheap.sparse] == [600]
     assert cheap.factoring is not None
-    assert cheap.factoring.pairs == ((64, 128),)
+    assert (64, 128) in cheap.factoring.pairs
     found = cheap._release(sums(cheap, given)).total
     monkeypatch.setattr(rewrite, "rewritten", lambda contribution: contribution)
-    monkeypatch.setattr("tacit.wall.outer.find", lambda *arguments: [None] * 7)
+    monkeypatch.setattr("tacit.wall.outer.find", lambda *arguments, thin: [None] * 7)
     whole = step()
     assert not whole.sparse
     assert whole.factoring is None

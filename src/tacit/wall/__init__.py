@@ -15,6 +15,7 @@ import operator
 import os
 import platform
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -33,12 +34,17 @@ from tacit.wall.units import Unit, together
 
 CHUNK_NUMBERS = 1 << 18
 """Contributions held at once, in numbers: what fits a core's cache."""
-DRAWN_AT_ONCE = 1 << 18
-"""Random words drawn ahead at once, by the program itself; a step that needs more is given its words."""
+BY_JAX = 1 << 14
+"""Random words of a step up to which JAX draws them and makes noise and subsets of them; OpenSSL is faster from there
+on, and what is made of its words is made in the step."""
+DRAWN_AT_ONCE = 1 << 19
+"""Random words that JAX draws at once."""
+HANDED_OVER = 128
+"""Steps for which noise and subsets are handed over at once, at most."""
 QUICK = 1 << 28
 """A run whose contributions have fewer numbers in all takes less time than compiling it: it is compiled quickly."""
 GIVEN_AT_ONCE = 1 << 25
-"""Random words given to the program at once: those of several steps, since each call costs it new memory."""
+"""Random words handed over at once: those of several steps, since each call costs the program new memory."""
 
 
 @final
@@ -91,16 +97,20 @@ class Door:
             lowered = self._shards.lower(step, state, key)
         elif isinstance(data._records, disk.Stored):
             lowered = self._fetch = disk.Fetch(step, data._records, state, secret, key)
-        elif step.alone:
-            given = (jax.ShapeDtypeStruct((step.given, size), jnp.uint32) for size in (step.words, step.groups))
-            lowered = jax.jit(step.take).lower(state, 0, 0, *given, secret, key, data._records)
         else:
-            lowered = jax.jit(step.segment).lower(state, 0, 0, secret, key, data._records)
+            lowered = jax.jit(step.take).lower(state, 0, 0, step.given(secret), secret, key, data._records)
         # The start decides the bits too, and is computed outside the segment; and so do the compiler's options.
         started = jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
         self._text = lowered.as_text() + started + repr(step.options)
         self._program: Any = None if self._fetch else lowered.compile(compiler_options=step.options)
-        self._step, self._rooms = step, [] if self._fetch or self._shards else step.rooms()
+        self._step, self._rooms, self._draw = step, [], None
+        if step.alone and not self._fetch and not self._shards:
+            self._rooms = step.rooms()
+        elif not self._fetch and not self._shards:
+            steps = jax.ShapeDtypeStruct((step.together,), jnp.int32)
+            drawing = jax.jit(step.draw).lower(secret, steps)
+            self._text += drawing.as_text()
+            self._draw = drawing.compile(compiler_options=step.options)
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
         self._facts = _facts(data)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
@@ -144,19 +154,27 @@ class Door:
             return self._shards.run(self._program, state, first, stop, self._streams, self._key)
         if self._fetch:
             return self._fetch.advance(state, first, stop, self._stream, self._key)
-        if not self._step.alone:
-            return jax.block_until_ready(self._program(state, first, stop, self._stream, self._key, self._records))
-        secret = random.to_bytes(self._stream)
-        for i, start in enumerate(range(first, stop, self._step.given)):
-            end = min(start + self._step.given, stop)
-            # Drawn while the steps before are computed, into the memory that those before them were given.
-            words, least = self._rooms[i % 2]
-            for step in range(start, end):
-                random.words(secret, 2 * step, words[step - start], least[step - start], alias.GROUP)
-            state = jax.block_until_ready(state)
-            given = jax.device_put((words, least))
-            state = self._program(state, start, end, *given, self._stream, self._key, self._records)
-        return jax.block_until_ready(state)
+        together = self._step.together
+        with ThreadPoolExecutor(1, "tacit-draw") as thread:
+            coming = thread.submit(self._give, first, stop, 0)
+            for i, start in enumerate(range(first, stop, together)):
+                given, end = coming.result(), min(start + together, stop)
+                state = jax.block_until_ready(state)
+                if end < stop:
+                    # While these steps are computed, into the memory that those before them were given.
+                    coming = thread.submit(self._give, end, stop, (i + 1) % 2)
+                state = self._program(state, start, end, given, self._stream, self._key, self._records)
+            return jax.block_until_ready(state)
+
+    def _give(self, first: int, stop: int, turn: int) -> Any:
+        """Draw what is handed over for the steps from ``first`` on: it depends on no record."""
+        together = self._step.together
+        if self._draw is not None:
+            return jax.block_until_ready(self._draw(self._stream, np.arange(first, first + together, dtype=np.int32)))
+        secret, (words, least) = random.to_bytes(self._stream), self._rooms[turn]
+        for i in range(min(together, stop - first)):
+            random.words(secret, 2 * (first + i), words[i], least[i], alias.GROUP)
+        return jax.device_put((words, least))
 
     def rehearse(self, data: PrivateData, secret: Key, key: Key) -> Door:
         """Give the same program for other made-up records of the same number and shape, without compiling it again.
@@ -230,9 +248,10 @@ class _Step:
         self.gaps = () if self.everyone else sample.gap_tables(mechanism.rate, sample.digits_for(self.count))
         self.words = 2 * self.dimension + self.room * len(self.gaps)
         self.groups = -(-self.words // alias.GROUP)
-        self.together = max(1, min(64, DRAWN_AT_ONCE // self.words))
-        self.alone = self.words > DRAWN_AT_ONCE
-        self.given = max(1, min(mechanism.steps, GIVEN_AT_ONCE // self.words))
+        self.alone = self.words > BY_JAX
+        self.drawn = max(1, min(HANDED_OVER, mechanism.steps, DRAWN_AT_ONCE // self.words))
+        given = max(1, min(64, mechanism.steps, GIVEN_AT_ONCE // self.words))
+        self.together = given if self.alone else self.drawn
         # From public numbers only. XLA's newer code for fused loops takes a quarter of the compiler's time.
         quick = expected is not None and mechanism.steps * expected * self.length < QUICK
         self.options: dict[str, str | bool] = {}
@@ -248,79 +267,60 @@ class _Step:
         two = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *np.shape(leaf)), np.asarray(leaf).dtype), placeholder)
         own = jax.random.split(random.fixed(0)) if self.method.own else None
         leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
-        found = outer.find(self._contributions, state, two, jax.random.key(0), own)[: len(leaves)]
         scales = [weight / self.mechanism.clip for weight in self.weights]
-        found = [
-            None if is_rows(leaf) or not 1 / clip.LARGEST_SCALE <= scale <= clip.LARGEST_SCALE else product
-            for leaf, product, scale in zip(leaves, found, scales, strict=True)
+        may = [
+            not is_rows(leaf) and 1 / clip.LARGEST_SCALE <= scale <= clip.LARGEST_SCALE
+            for leaf, scale in zip(leaves, scales, strict=True)
         ]
+        # Leaves that are no outer products are thin ones beside those that are, or beside one another.
+        found = outer.find(self._contributions, state, two, jax.random.key(0), own, thin=True)
+        found = [product if mine else None for product, mine in zip(found, may, strict=False)]
         pairs = tuple((product.rows, product.columns) for product in found if product)
         plain = self.length - sum(rows * columns for rows, columns in pairs)
-        factoring = clip.factoring(plain, pairs, self.radius, expected) if pairs else None
+        # With all records there are few steps, and what they say in full should not be shortened.
+        thin = self.mechanism.rate < 1 or any(columns > 1 for _, columns in pairs)
+        factoring = clip.factoring(plain, pairs, self.radius, expected) if pairs and thin else None
         return (found, factoring) if factoring else ([None] * len(leaves), None)
 
     def _chunk(self, expected: float) -> int:
         # From public numbers only: a program whose shapes followed the private number of records could round the
         # contributions of all records differently on neighbouring data.
-        wanted = math.ceil((expected + 3 * math.sqrt(expected)) / 64) * 64
+        wanted = max(64, clip.full_chunk(expected))
         exact = (lattice.LOW_ROOM if self.sparse else (1 << 31) - 1) // (self.radius + 1)
         return max(1, min(wanted, max(64, CHUNK_NUMBERS // max(1, self.length)), exact))
-
-    def segment(
-        self, state: State, first: Int32[Array, ""], stop: Int32[Array, ""], secret: Key, key: Key, records: PyTree
-    ) -> State:
-        """Take the steps first..stop-1; randomness belongs to the step, so the grouping changes no bit."""
-
-        def group(carry: tuple[Array, State]) -> tuple[Array, State]:
-            start, state = carry
-            steps = start + jnp.arange(self.together)
-            noise, subsets = self.draw(secret, steps)
-            keys, own = random.fold_in(key, steps), self.own_keys(secret, steps)
-
-            def one(i: Array, state: State) -> State:
-                return self._one(state, records, noise, subsets, i, keys[i], None if own is None else own[i])
-
-            return start + self.together, jax.lax.fori_loop(0, jnp.minimum(self.together, stop - start), one, state)
-
-        return jax.lax.while_loop(lambda carry: carry[0] < stop, group, (jnp.asarray(first), state))[1]
 
     def take(
         self,
         state: State,
         first: Int32[Array, ""],
         stop: Int32[Array, ""],
-        words: UInt32[Array, "given _"],
-        least: UInt32[Array, "given _"],
+        given: Any,
         secret: Key,
         key: Key,
         records: PyTree,
     ) -> State:
-        """Take steps, given the words that ``segment`` would draw for them, and the least of each group of words.
+        """Take the steps first..stop-1; randomness belongs to the step, so the grouping changes no bit.
 
-        The same bits, faster for many words.
+        ``given`` is what ``draw`` gives for ``together`` steps from the first on; or, where a step stands alone, the
+        words that it would draw for each of them, and the least of each group of words.
         """
+        steps = first + jnp.arange(self.together)
+        keys, more, own = random.fold_in(key, steps), random.fold_in(secret, 2 * steps + 1), self.own_keys(secret, steps)
 
         def one(i: Array, state: State) -> State:
-            steps = (first + i)[None]
-            noise, subsets = self.draw(secret, steps, alias.Words(words, i, least))
-            own = self.own_keys(secret, steps)
-            mine = random.fold_in(key, steps)[0]
-            return self._one(state, records, noise, subsets, jnp.int32(0), mine, None if own is None else own[0])
+            noise, subsets = self._made(alias.Words(given[0], i, given[1]), more[i][None]) if self.alone else given
+            row = jnp.int32(0) if self.alone else i
+            mine = None if own is None else own[i]
+            total = self._sum(state, records, subsets, row, keys[i], mine, [block[row] for block in noise])
+            return self.finish(state, total, keys[i])
 
         return jax.lax.fori_loop(0, stop - first, one, state)
 
-    def _one(
-        self,
-        state: State,
-        records: PyTree,
-        noise: list[Int32[Array, "steps _"]],
-        subsets: Int32[Array, "_ width"],
-        i: Int32[Array, ""],
-        key: Key,
-        own: Key | None,
-    ) -> State:
-        total = self._sum(state, records, subsets, i, key, own, [block[i] for block in noise])
-        return self.finish(state, total, key)
+    def given(self, secret: Key) -> Any:
+        """Give the public shapes of what ``take`` is given."""
+        if self.alone:
+            return tuple(jax.ShapeDtypeStruct((self.together, size), jnp.uint32) for size in (self.words, self.groups))
+        return jax.eval_shape(self.draw, secret, jax.ShapeDtypeStruct((self.together,), jnp.int32))
 
     def finish(self, state: State, totals: list[lattice.Sum], key: Key) -> State:
         """Hand a noisy sum to the method."""
@@ -330,9 +330,15 @@ class _Step:
         self, secret: Key, steps: Int32[Array, "steps"], words: alias.Words | None = None
     ) -> tuple[list[Int32[Array, "steps _"]], Int32[Array, "_ width"]]:
         """Draw the noise (in ``blocks``) and subsets of some steps; a step's depend on the secret and its number."""
-        keys, more = random.fold_in(secret, 2 * steps + jnp.arange(2)[:, None])
         if words is None:
+            keys = random.fold_in(secret, 2 * steps)
             words = alias.Words(jax.vmap(lambda key: jax.random.bits(key, (self.words,), jnp.uint32))(keys))
+        return self._made(words, random.fold_in(secret, 2 * steps + 1))
+
+    def _made(
+        self, words: alias.Words, more: Key
+    ) -> tuple[list[Int32[Array, "steps _"]], Int32[Array, "_ width"]]:
+        """Make noise and subsets of words, and of keys for more bits where a word does not decide."""
         digits = alias.draw(self.gaps, self.room, words, more, start=2 * self.dimension)
         if self.everyone:
             subsets = jnp.minimum(jnp.arange(self.width, dtype=jnp.int32), self.count)[None]
@@ -344,7 +350,7 @@ class _Step:
     def rooms(self) -> list[Any]:
         """Give memory for the words of the steps that are under way and of those to come."""
         sizes = (self.words, self.groups)
-        return [tuple(random.room(self.given, size) for size in sizes) for _ in range(2)] if self.alone else []
+        return [tuple(random.room(self.together, size) for size in sizes) for _ in range(2)] if self.alone else []
 
     def own_keys(self, secret: Key, steps: Int32[Array, "steps"]) -> Key | None:
         """Give each step the secret key from which its records get theirs; nothing where the method wants none."""
@@ -413,7 +419,7 @@ class _Step:
         ``rows_at`` gives the records of a chunk; positions from ``count`` on are of no record. Where a subset is
         handed over in parts, ``begin`` chunks came before.
         """
-        row = i if subsets.shape[0] > 1 or self.together == 1 else 0
+        row = i if subsets.shape[0] > 1 else 0
         included = jnp.sum(subsets[row] < count)
 
         def add_chunk(j: Array, totals: list[lattice.Sum]) -> list[lattice.Sum]:
@@ -496,11 +502,11 @@ class _Step:
         if self.factoring is None:
             return totals
         factors = [outer.Factors(left, jnp.where(present[:, None], right, 0)) for left, right in factors]
-        fast = j < self.factoring.chunks
+        fast, block = j < self.factoring.chunks, self.factoring.block
         together = [outer.Factors(left, jnp.where(fast, right, 0)) for left, right in factors]
 
         def add(lows: list[Array], factors: list[outer.Factors]) -> list[Array]:
-            return [low + jnp.ravel(clip.product(both)) for low, both in zip(lows, factors, strict=True)]
+            return [low + jnp.ravel(clip.product(both, block)) for low, both in zip(lows, factors, strict=True)]
 
         def add_one(k: Array, lows: list[Array]) -> list[Array]:
             return add(lows, [outer.Factors(left[k][None], right[k][None]) for left, right in factors])
@@ -535,7 +541,7 @@ class _Step:
             apart = [product is not None for product in self.outers] + [False] * len(self.sparse)
             if not any(apart):
                 return self._contributions(state, mine[0], key, mine[1])
-            return outer.split(self._contributions, state, mine[0], key, mine[1], apart=apart).values
+            return outer.split(self._contributions, state, mine[0], key, mine[1], apart=apart, thin=True).values
 
         if self.alike:
             values = evaluate((rows, own))

@@ -38,6 +38,10 @@ LIGHT_LOSS, FACTORED_LOSS = 0.01, 0.1
 """The share of the clip that float32 sums should not, and that all of factoring must not, take."""
 LARGEST_CHUNK = 288
 """Records in one matrix product, at most: its error in float32 grows with them."""
+THIN_BLOCK = 96
+"""Records in one float32 sum where all products are thin: several sums take no longer than one, and err less."""
+SMALLEST_THIN = 64
+"""Contributions of fewer numbers are written out: there is next to nothing to write."""
 CACHED_CHUNK = 64
 """Records in one matrix product where most of a contribution is written out: what they hold stays in the cache."""
 FAINT = 2.0**-80
@@ -69,6 +73,8 @@ class Factoring(NamedTuple):
         The lengths of the two factors of each leaf that is.
     chunk
         Records in one matrix product.
+    block
+        Records in one sum in float32: all of a chunk or, where all products are thin, a part of it.
     chunks
         Matrix products of one step; records beyond them are added one at a time.
     fine
@@ -82,6 +88,7 @@ class Factoring(NamedTuple):
     plain: int
     pairs: tuple[tuple[int, int], ...]
     chunk: int
+    block: int
     chunks: int
     fine: int
     group: int
@@ -93,10 +100,10 @@ class Factoring(NamedTuple):
         Privacy: public. With it neighbours' sums differ by at most the radius (docs/proofs/clipping.md).
         """
         size = sum(rows * columns for rows, columns in self.pairs)
-        roundings = self.chunk + 2
+        roundings, sums = self.block + 2, self.chunks * math.ceil(self.chunk / self.block)
         relative = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)
         products = radius * (2 * relative * self.chunk * self.chunks + UNIT_ROUNDOFF)
-        rounding = math.sqrt(size) * (1 + (self.chunks + 0.5) * 2.0**-self.fine)
+        rounding = math.sqrt(size) * (1 + (sums + 0.5) * 2.0**-self.fine)
         additions = max(_additions(n) + _additions(m) + 1 for n, m in (*self.pairs, (self.plain, 0))) + len(self.pairs)
         apart = math.hypot(products + rounding, math.sqrt(self.plain) / 2)
         return (1 - apart / radius) / (1 + (additions + 16) * UNIT_ROUNDOFF)
@@ -109,28 +116,40 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
     """
     usual = 128.0 if expected is None else expected
     products = sum(rows * columns for rows, columns in pairs)
+    thin = all(columns == 1 for _, columns in pairs)
     # Either passes over the sum of products are what takes time, or what a chunk's records hold beside them.
     largest = LARGEST_CHUNK if products > CACHED_CHUNK * plain else CACHED_CHUNK
     pieces = 0
     while True:
-        # Most subsets fill the same number of chunks, and fill them well.
         pieces = 2 * pieces or math.ceil((usual + 2 * math.sqrt(usual)) / largest)
-        chunk = max(32, math.ceil((usual + 2 * math.sqrt(usual)) / pieces / 32) * 32)
-        loss = 2 * (chunk + 3) * chunk * UNIT_ROUNDOFF
+        chunk = full_chunk(usual, pieces)
+        block = math.ceil(chunk / math.ceil(chunk / THIN_BLOCK)) if thin else chunk
+        loss = 2 * (block + 3) * chunk * UNIT_ROUNDOFF
         if expected is None:
             chunks = max(1, math.floor(LIGHT_LOSS / loss))
         else:
             chunks = math.ceil((usual + 6 * math.sqrt(usual)) / chunk)
-        if chunk == 32 or chunks * loss <= 2 * LIGHT_LOSS:
+        if thin or chunk <= 32 or chunks * loss <= 2 * LIGHT_LOSS:
             break
+    # What is written out and rounded one by one loses next to nothing, and records beyond the chunks take no longer.
+    if thin and (expected is None or plain + products < SMALLEST_THIN or chunks * loss > LIGHT_LOSS):
+        return None
     # int32 holds the sum of a group beside a low limb or the noise, the bound on float32's error included.
     for fine in reversed(range(lattice.LIMB + 1)):
         room = lattice.LOW_ROOM / 2**fine - lattice.LARGEST_NOISE
         group = math.floor(room / (1.01 * chunk * (radius + 1)))
         if group >= min(4, chunks):
-            found = Factoring(plain, pairs, chunk, chunks, fine, group, expected is not None and group >= chunks)
-            return found if found.shrink(radius) >= 1 - FACTORED_LOSS else None
+            found = Factoring(plain, pairs, chunk, block, chunks, fine, group, expected is not None and group >= chunks)
+            return found if found.shrink(radius) >= 1 - (2 * LIGHT_LOSS if thin else FACTORED_LOSS) else None
     return None
+
+
+def full_chunk(expected: float, pieces: int = 1) -> int:
+    """Give a number of records such that most subsets fill ``pieces`` chunks of them, and fill them well.
+
+    Privacy: public.
+    """
+    return max(32, math.ceil((expected + 2 * math.sqrt(expected)) / pieces / 8) * 8)
 
 
 class Scaled(NamedTuple):
@@ -205,23 +224,32 @@ def to_factors(
         _round(scaled, finite, factor, radius),
         [
             # Zeroed on both sides: zero times infinity would spoil the sum of all records.
-            Factors(_rows_or_zero(finite & seen, left), _rows_or_zero(finite & seen, right * steps[:, None]))
+            Factors(_without_infinite(finite, left), _rows_or_zero(finite & seen, right * steps[:, None]))
             for left, right, seen in sides
         ],
         [],
     )
 
 
-def product(factors: Factors) -> Int32[Array, "rows columns"]:
-    """Sum the outer products of a chunk of records and round the sum to integers.
+def product(factors: Factors, block: int) -> Int32[Array, "rows columns"]:
+    """Sum the outer products of a chunk of records, in float32 within a block of them, and round sums to integers.
 
     Privacy: not private; off the exact sum by what ``Factoring.shrink`` allows for.
     """
     left, right = factors
-    total = jax.lax.dot_general(
+    blocks = -(-len(right) // block)
+    if blocks == 1:
+        return jnp.rint(_summed(left, right)).astype(jnp.int32)
+    # Of a thin product: a row for each block, in which the records of the others are zeros, and round nothing.
+    here = (jnp.arange(len(right)) // block)[:, None] == jnp.arange(blocks)
+    sums = jnp.rint(_summed(jnp.where(here, right, 0), left)).astype(jnp.int32)
+    return jnp.sum(sums, axis=0)[:, None]
+
+
+def _summed(left: Float32[Array, "n p"], right: Float32[Array, "n q"]) -> Float32[Array, "p q"]:
+    return jax.lax.dot_general(
         left, right, (((0,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
     )
-    return jnp.rint(total).astype(jnp.int32)
 
 
 def _check_clip(clip: float) -> None:
@@ -243,6 +271,12 @@ def _factor(squares: Float32[Array, "n"], share: float, radius: int) -> Float32[
 
 def _rows_or_zero(keep: Bool[Array, "n"], rows: Float32[Array, "n d"]) -> Float32[Array, "n d"]:
     return jnp.where(keep[:, None], rows, 0)
+
+
+def _without_infinite(finite: Bool[Array, "n"], rows: Float32[Array, "n d"]) -> Float32[Array, "n d"]:
+    # A loop that runs once or not at all: nearly always all is finite, and nothing is copied.
+    spoilt = jnp.any(~finite).astype(jnp.int32)
+    return jax.lax.fori_loop(0, spoilt, lambda _, rows: _rows_or_zero(finite, rows), rows)
 
 
 def _round(

@@ -45,8 +45,6 @@ WORDS_AT_ONCE = 3 << 22
 GROUP_STEPS, GROUPS = 512, 200
 """Steps handed over at once, at most, and the least number of groups in a run: while one is computed the next is
 read, and what is drawn beyond the end of a segment is lost."""
-BY_JAX = 1 << 14
-"""Random words of a step up to which the program draws them itself; OpenSSL is faster from there on."""
 BLOCK = 1 << 18
 """Records that are checked, hashed or converted at once, at most."""
 BLOCK_BYTES = 1 << 25
@@ -248,13 +246,12 @@ class Fetch:
         self.parted = step.everyone or step.width > fits
         self.width = min(step.width, max(1, fits // step.chunk) * step.chunk)
         # Subsets of many steps lie closer in the file, and a page is looked up once for all of them.
-        by_jax = step.words <= BY_JAX and not step.alone
-        run = max(64 if by_jax else 1, step.mechanism.steps // GROUPS)
+        run = max(1 if step.alone else 64, step.mechanism.steps // GROUPS)
         most = min(GROUP_STEPS, run, WORDS_AT_ONCE // step.words, fits // step.width)
         self.together = 1 if self.parted else max(1, most)
         self._rooms = [[_room(self.together, self.width, file) for file in stored.files] for _ in range(2)]
         sizes = (step.words, step.groups)
-        self._words = None if by_jax else tuple(random.room(self.together, size) for size in sizes)
+        self._words = tuple(random.room(self.together, size) for size in sizes) if step.alone else None
         self._cold = False
         self._drawn: tuple[int, Any, Any] = (-1, None, None)
         steps = jax.ShapeDtypeStruct((self.together,), jnp.int32)

@@ -5,6 +5,9 @@ propagated back to its output. Its norm is the product of two short norms, and a
 ``split`` traces the contributions of a chunk of records, looks at how each large leaf was computed, and where that was
 an outer product gives the two factors in place of the leaf. What it does not recognise stays as it is.
 
+Any other leaf can be taken for a thin product, of itself and of one number: the gradient of a regression is a record's
+columns times a number. Then nothing of it is written out, and its sum is a matrix product too.
+
 Nothing here can change what a contribution is: a leaf is taken apart only along operations of which it is known that
 they rearrange or scale, and a sum is put together again by the same operations.
 """
@@ -62,7 +65,11 @@ class Split(NamedTuple):
 
 
 def split(
-    function: Callable[..., PyTree], *arguments: PyTree, apart: Sequence[bool] | None = None, smallest: int = SMALLEST
+    function: Callable[..., PyTree],
+    *arguments: PyTree,
+    apart: Sequence[bool] | None = None,
+    thin: bool = False,
+    smallest: int = SMALLEST,
 ) -> Split:
     """Evaluate a function of a batch of records, taking large outer products apart.
 
@@ -76,6 +83,8 @@ def split(
         Its arguments, as arrays or tracers.
     apart
         Which leaves may be taken apart; by default all.
+    thin
+        Whether leaves that are no outer products are taken for thin ones.
     smallest
         Leaves of fewer numbers stay whole.
     """
@@ -84,7 +93,8 @@ def split(
     makers = trace.makers(jaxpr)
     apart = [True] * len(jaxpr.outvars) if apart is None else apart
     found = [
-        _Walk.find(makers, atom, smallest) if may else None for atom, may in zip(jaxpr.outvars, apart, strict=True)
+        _Walk.find(makers, atom, smallest, thin) if may else None
+        for atom, may in zip(jaxpr.outvars, apart, strict=True)
     ]
     wanted = [
         part for atom, walk in zip(jaxpr.outvars, found, strict=True) for part in (walk.atoms if walk else [atom])
@@ -104,7 +114,7 @@ def pays(whole: int, parts: int, smallest: int = SMALLEST) -> bool:
     return whole >= max(smallest, GAIN * parts)
 
 
-def find(function: Callable[..., PyTree], *arguments: PyTree) -> list[Outer | None]:
+def find(function: Callable[..., PyTree], *arguments: PyTree, thin: bool = False) -> list[Outer | None]:
     """Say for each leaf whether ``split`` takes it apart; shapes in place of arrays will do.
 
     Privacy: public.
@@ -112,7 +122,7 @@ def find(function: Callable[..., PyTree], *arguments: PyTree) -> list[Outer | No
     outers: list[Outer | None] = []
 
     def look(*arguments: PyTree) -> None:
-        outers.extend(split(function, *arguments).outers)
+        outers.extend(split(function, *arguments, thin=thin).outers)
 
     jax.eval_shape(look, *arguments)
     return outers
@@ -135,7 +145,7 @@ class _Source(NamedTuple):
 class _Walk:
     """The way from a leaf back to the outer product that it was made by."""
 
-    def __init__(self, makers: dict[Any, Any], leaf: Any, smallest: int) -> None:
+    def __init__(self, makers: dict[Any, Any], leaf: Any, smallest: int, thin: bool) -> None:
         self.makers = makers
         self.records, *shape = leaf.aval.shape
         self.axis = 0  # of the records, in the array where the walk stands
@@ -144,28 +154,53 @@ class _Walk:
         self.sign = 1.0
         if self.records < 2 or not jnp.issubdtype(leaf.aval.dtype, jnp.floating):
             raise _NotOuterError
-        atom = leaf
-        while atom is not None:
-            atom = self._behind(atom)
-        if not pays(math.prod(shape), self.left_size + self.right_size, smallest):
-            raise _NotOuterError
+        self.left: _Source
+        self.right: _Source | None = None  # of a thin product it is the number 1
+        if thin:
+            self._end_thin(leaf)
+        else:
+            atom = leaf
+            while atom is not None:
+                atom = self._behind(atom)
+            if not pays(math.prod(shape), self.left_size + self.right_size, smallest):
+                raise _NotOuterError
         self.outer = self._whole(tuple(shape))
 
     @classmethod
-    def find(cls, makers: dict[Any, Any], leaf: Any, smallest: int) -> _Walk | None:
-        try:
-            return cls(makers, leaf, smallest)
-        except _NotOuterError:
-            return None
+    def find(cls, makers: dict[Any, Any], leaf: Any, smallest: int, thin: bool) -> _Walk | None:
+        for kind in (False, True)[: 1 + thin]:
+            try:
+                return cls(makers, leaf, smallest, kind)
+            except _NotOuterError:
+                pass
+        return None
+
+    def _end_thin(self, atom: Any) -> None:
+        """Go back as far as arrays are only rearranged or scaled; what stands there is the left factor."""
+        while True:
+            moves = len(self.moves)
+            try:
+                behind = self._behind(atom)
+            except _NotOuterError:
+                break
+            if behind is None:  # a product, but one that does not pay
+                break
+            atom = behind
+        del self.moves[moves:]
+        self.left, self.right = _Source(atom, tuple(range(atom.aval.ndim))), None
+        self.left_size, self.right_size = math.prod(atom.aval.shape) // self.records, 1
+        self._note_shape(atom.aval.shape)
 
     @property
     def atoms(self) -> list[Any]:
-        return [self.left.atom, self.right.atom, *(atom for _, atom in self.scales)]
+        sides = [self.left, self.right] if self.right else [self.left]
+        return [*(side.atom for side in sides), *(atom for _, atom in self.scales)]
 
     def factors(self, values: list[Any]) -> Factors:
-        left, right, *scales = values
-        scaled = self._rows(right, self.right) * jnp.float32(self.sign)
-        for (operation, _), scale in zip(self.scales, scales, strict=True):
+        left, *others = values
+        right = self._rows(others.pop(0), self.right) if self.right else jnp.ones((self.records, 1))
+        scaled = right * jnp.float32(self.sign)
+        for (operation, _), scale in zip(self.scales, others, strict=True):
             scaled = operation(scaled, jnp.asarray(scale, jnp.float32).reshape(-1, 1))
         both = (self._rows(left, self.left), scaled)
         return Factors(*(both[::-1] if self.turned else both))
@@ -176,7 +211,7 @@ class _Walk:
         numbers = np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
         moved = Outer(*sizes, (*reversed(self.moves), operator.itemgetter(0)))
         order = moved.leaf(numbers)
-        for self.turned in (True, False):
+        for self.turned in (True, False) if self.right else (False,):
             if np.array_equal(order.ravel(), (numbers.T if self.turned else numbers).ravel()):
                 return Outer(*(sizes[::-1] if self.turned else sizes), (lambda array: array.reshape(shape),))
         return moved

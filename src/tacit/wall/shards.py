@@ -168,7 +168,7 @@ class Shards:
 
             def group(carry: tuple[Array, State]) -> tuple[Array, State]:
                 start, state = carry
-                steps = start + jnp.arange(step.together)
+                steps = start + jnp.arange(step.drawn)
                 noise, subsets = jax.lax.map(lambda secret: step.draw(secret, steps), secrets)
                 keys = random.fold_in(public, steps)
                 owns = None
@@ -194,7 +194,7 @@ class Shards:
                     totals = [_whole(*both) for both in zip(high, low, strict=True)]
                     return step.finish(state, step.whole(totals), keys[i])
 
-                return start + step.together, jax.lax.fori_loop(0, jnp.minimum(step.together, stop - start), one, state)
+                return start + step.drawn, jax.lax.fori_loop(0, jnp.minimum(step.drawn, stop - start), one, state)
 
             return jax.lax.while_loop(lambda carry: carry[0] < stop, group, (first, state))[1]
 
