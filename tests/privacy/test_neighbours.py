@@ -247,7 +247,7 @@ def test_no_neighbour_is_further_away_than_the_radius_with_products(name: str, s
     factoring = sums[counts[0]].step.factoring
     assert factoring is not None
     assert all(total.step.factoring == factoring for total in sums.values())  # a public matter
-    assert factoring.pairs == ((LEFT, RIGHT),)
+    assert factoring.pairs == ((LEFT, RIGHT), (MORE, 1))
     radius, furthest = sums[counts[0]].step.radius, 0
     for count in counts:
         whole, less = sums[count], sums[count - 1]
@@ -267,6 +267,47 @@ def test_no_neighbour_is_further_away_than_the_radius_with_products(name: str, s
             other[0] = adversarial_products(generator, 1, mechanism.clip)[0]
             assert square(total, whole(jnp.zeros(()), other, subset)) <= 4 * radius**2
     assert furthest > 0.85 * radius**2
+
+
+def thin() -> Method:
+    """Contribute a part of the record times a number of its own, as a regression does."""
+    return product()._replace(contribute=lambda state, record, key: record[:LEFT] * record[LEFT])
+
+
+def adversarial_thin(generator: np.random.Generator, count: int, clip: float) -> np.ndarray:
+    """Put what would be the size of a product into its one number."""
+    records = adversarial_products(generator, count, clip)
+    with np.errstate(all="ignore"):
+        sizes = np.linalg.norm(records[:, LEFT : LEFT + RIGHT].astype(float), axis=1)
+    return np.column_stack([records[:, :LEFT], sizes]).astype(np.float32)
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.05, 1.0, 20.0])
+def test_no_neighbour_is_further_away_than_the_radius_with_thin_products(noise_multiplier: float) -> None:
+    mechanism = Mechanism(0.5, 0.7, noise_multiplier, 10)
+    case = Case(thin(), LEFT + 1, mechanism, 1)
+    generator = np.random.default_rng(7)
+    counts = (1, 2, 300, 400)  # beyond 352 records they are added one by one
+    sums = {count: summed(case, count, 300) for n in counts for count in (n, n - 1)}
+    step, furthest = sums[1].step, 0
+    assert step.factoring is not None
+    assert step.factoring.pairs == ((LEFT, 1),)
+    assert step.factoring.block < step.factoring.chunk < 300 < step.factoring.chunk * step.factoring.chunks < 400
+    for count in counts:
+        whole, less = sums[count], sums[count - 1]
+        for _ in range(40 // count + 2):
+            records = adversarial_thin(generator, count, mechanism.clip)
+            if generator.random() < 0.3:
+                records[:] = records[0]
+            subset = np.flatnonzero(generator.random(count) < generator.choice([0.5, 1.0, 1.0]))
+            total = whole(jnp.zeros(()), records, subset)
+            for gone in sorted({0, count - 1, *generator.integers(0, count, 12).tolist()}):
+                left = subset[subset != gone]
+                moved = square(total, less(jnp.zeros(()), np.delete(records, gone, 0), left - (left > gone)))
+                assert moved <= step.radius**2
+                assert moved == 0 or gone in subset
+                furthest = max(furthest, moved)
+    assert furthest > 0.85 * step.radius**2
 
 
 def test_products_that_are_not_finite_contribute_nothing() -> None:

@@ -305,7 +305,11 @@ class _Step:
         words that it would draw for each of them, and the least of each group of words.
         """
         steps = first + jnp.arange(self.together)
-        keys, more, own = random.fold_in(key, steps), random.fold_in(secret, 2 * steps + 1), self.own_keys(secret, steps)
+        keys, more, own = (
+            random.fold_in(key, steps),
+            random.fold_in(secret, 2 * steps + 1),
+            self.own_keys(secret, steps),
+        )
 
         def one(i: Array, state: State) -> State:
             noise, subsets = self._made(alias.Words(given[0], i, given[1]), more[i][None]) if self.alone else given
@@ -335,9 +339,7 @@ class _Step:
             words = alias.Words(jax.vmap(lambda key: jax.random.bits(key, (self.words,), jnp.uint32))(keys))
         return self._made(words, random.fold_in(secret, 2 * steps + 1))
 
-    def _made(
-        self, words: alias.Words, more: Key
-    ) -> tuple[list[Int32[Array, "steps _"]], Int32[Array, "_ width"]]:
+    def _made(self, words: alias.Words, more: Key) -> tuple[list[Int32[Array, "steps _"]], Int32[Array, "_ width"]]:
         """Make noise and subsets of words, and of keys for more bits where a word does not decide."""
         digits = alias.draw(self.gaps, self.room, words, more, start=2 * self.dimension)
         if self.everyone:

@@ -183,6 +183,12 @@ class _Walk:
                 behind = self._behind(atom)
             except _NotOuterError:
                 break
+            if behind is None and 1 in (self.left_size, self.right_size):
+                if self.left_size == 1:
+                    assert self.right is not None
+                    self.left, self.right = self.right, self.left
+                    self.left_size, self.right_size = self.right_size, self.left_size
+                return
             if behind is None:  # a product, but one that does not pay
                 break
             atom = behind
@@ -211,7 +217,7 @@ class _Walk:
         numbers = np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
         moved = Outer(*sizes, (*reversed(self.moves), operator.itemgetter(0)))
         order = moved.leaf(numbers)
-        for self.turned in (True, False) if self.right else (False,):
+        for self.turned in (False,) if self.right_size == 1 else (True, False):
             if np.array_equal(order.ravel(), (numbers.T if self.turned else numbers).ravel()):
                 return Outer(*(sizes[::-1] if self.turned else sizes), (lambda array: array.reshape(shape),))
         return moved
