@@ -606,7 +606,7 @@ class Certificate:
                 [
                     f"Against anyone who wants to know {explanation.question}, sees everything published, "
                     "and may know all the other data, the method, this recipe, and have any computer that "
-                    "cannot break the ChaCha20 cipher from which the secret randomness is made."
+                    "cannot break the ciphers (ChaCha20, AES-256) from which the secret randomness is made."
                 ],
             ),
             Section(

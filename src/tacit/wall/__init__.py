@@ -23,7 +23,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int32, UInt32
+from jaxtyping import Array, Bool, Int32
 
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
@@ -246,7 +246,9 @@ class _Step:
         # With no records at all there is still one chunk, empty: neighbours must not differ in whether a step works.
         self.width = max(1, math.ceil(self.room / self.chunk)) * self.chunk
         self.gaps = () if self.everyone else sample.gap_tables(mechanism.rate, sample.digits_for(self.count))
-        self.words = 2 * self.dimension + self.room * len(self.gaps)
+        # First the words of the subset, then those of the noise: whoever wants to read ahead needs the first only.
+        self.front = self.room * len(self.gaps)
+        self.words = self.front + 2 * self.dimension
         self.groups = -(-self.words // alias.GROUP)
         self.alone = self.words > BY_JAX
         self.drawn = max(1, min(HANDED_OVER, mechanism.steps, DRAWN_AT_ONCE // self.words))
@@ -341,13 +343,15 @@ class _Step:
 
     def _made(self, words: alias.Words, more: Key) -> tuple[list[Int32[Array, "steps _"]], Int32[Array, "_ width"]]:
         """Make noise and subsets of words, and of keys for more bits where a word does not decide."""
-        digits = alias.draw(self.gaps, self.room, words, more, start=2 * self.dimension)
+        return lattice.noise(self.blocks, words, more, self.fines, start=self.front), self.subsets(words, more)
+
+    def subsets(self, words: alias.Words, more: Key) -> Int32[Array, "_ width"]:
+        """Make subsets of the words at the ``front`` of each step's."""
         if self.everyone:
-            subsets = jnp.minimum(jnp.arange(self.width, dtype=jnp.int32), self.count)[None]
-        else:
-            room = ((0, 0), (0, self.width - self.room))
-            subsets = jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)
-        return lattice.noise(self.blocks, words, more, self.fines), subsets
+            return jnp.minimum(jnp.arange(self.width, dtype=jnp.int32), self.count)[None]
+        digits = alias.draw(self.gaps, self.room, words, more)
+        room = ((0, 0), (0, self.width - self.room))
+        return jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)
 
     def rooms(self) -> list[Any]:
         """Give memory for the words of the steps that are under way and of those to come."""

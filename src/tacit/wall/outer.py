@@ -155,7 +155,8 @@ class _Walk:
         if self.records < 2 or not jnp.issubdtype(leaf.aval.dtype, jnp.floating):
             raise _NotOuterError
         self.left: _Source
-        self.right: _Source | None = None  # of a thin product it is the number 1
+        self.right: _Source | None = None  # of a thin product it may be the number 1
+        self.left_size, self.right_size, self.turned = 0, 0, False
         if thin:
             self._end_thin(leaf)
         else:
@@ -217,7 +218,8 @@ class _Walk:
         numbers = np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
         moved = Outer(*sizes, (*reversed(self.moves), operator.itemgetter(0)))
         order = moved.leaf(numbers)
-        for self.turned in (False,) if self.right_size == 1 else (True, False):
+        for turned in (False,) if self.right_size == 1 else (True, False):
+            self.turned = turned
             if np.array_equal(order.ravel(), (numbers.T if self.turned else numbers).ravel()):
                 return Outer(*(sizes[::-1] if self.turned else sizes), (lambda array: array.reshape(shape),))
         return moved
