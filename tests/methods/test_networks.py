@@ -21,7 +21,7 @@ from tacit import Budget, PrivateData, classical
 from tacit.mechanism import Mechanism
 from tacit.methods.backprop import at
 from tacit.methods.networks import Network, score
-from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, stretches, wandering
+from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, stretches, wandered
 from tacit.types import Method, PyTree, Release
 from tacit.wall import _Step
 
@@ -277,14 +277,14 @@ def test_draws_of_bayes_by_backprop_count_what_the_noise_does_to_the_means() -> 
         return jax.lax.scan(step, method.init(key), jax.random.split(key, 300))[0]
 
     states = jax.jit(jax.vmap(run))(jax.random.split(KEY, 80))
-    counted = jax.vmap(lambda state: wandering(state.path, state.step)["weights"])(states)
+    counted = jax.vmap(lambda state: wandered(state.path, state.step)["weights"])(states)
     assert 0.6 < float(counted.mean() / states.average.mean["weights"].var(0, ddof=1).mean()) < 3.5
     state = jax.tree.map(lambda leaf: leaf[0], states)
     drawn = jax.vmap(lambda key: method.draw(state, key)["weights"])(jax.random.split(KEY, 4000))
     wanted = np.sqrt(np.exp(2 * state.average.rho["weights"]) + counted[0])
     np.testing.assert_allclose(drawn.std(0), wanted, rtol=0.11)
     first = method.init(KEY)
-    assert float(wandering(first.path, first.step)["weights"].max()) == 0
+    assert float(wandered(first.path, first.step)["weights"].max()) == 0
 
 
 def test_of_many_numbers_one_iterate_in_eight_makes_the_stretches() -> None:
@@ -295,7 +295,7 @@ def test_of_many_numbers_one_iterate_in_eight_makes_the_stretches() -> None:
             np.testing.assert_array_equal(path.means["w"][:, 0], EVERY * np.arange(STRETCHES))
             # Six late ones, 8 apart: twice 16/7 of an eighth of their variance.
             wanted = 2 * 16 / 7 / 8 * np.var(EVERY * np.arange(2, STRETCHES), ddof=1)
-            np.testing.assert_allclose(wandering(path, jnp.int32(step))["w"], wanted, rtol=1e-5)
+            np.testing.assert_allclose(wandered(path, jnp.int32(step))["w"], wanted, rtol=1e-5)
         path = late(path, {"w": jnp.full(MANY, step, jnp.float32)}, jnp.int32(step))
     assert int(path.length) == 2
     np.testing.assert_array_equal(path.means["w"][:5, 0], [4, 20, 36, 52, 64])

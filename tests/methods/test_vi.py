@@ -479,7 +479,7 @@ def test_stretches_hold_the_averages_of_the_path(steps):
     expected = running.DOUBT * 16 / 7 * length / steps * np.cov(used.T)
     # 20000 draws: an entry is off by at most 1% of the largest; six of that.
     assert np.abs(np.cov(drawn.T) - expected).max() < 0.06 * np.abs(expected).max()
-    np.testing.assert_allclose(running.wandering(path, jnp.int32(steps))["a"], np.diag(expected), rtol=1e-4)
+    np.testing.assert_allclose(running.wandered(path, jnp.int32(steps))["a"], np.diag(expected), rtol=1e-4)
     assert np.abs(drawn.mean(0) - 1).max() < 6 * np.sqrt(np.abs(expected).max() / len(drawn))
 
 

@@ -7,7 +7,7 @@
         G    = (sum over the subset of clip(u_i) + noise) / rate
         g_mu = G + tau grad_mu E_q log p(w),   g_s = G eps + tau (grad_s E_q log p(w) + 1/s)
         mu = optimiser(-g_mu / size),  rho = Adam(-g_rho)
-    a draw:  w ~ N(mubar, sbar^2 + V)                    V from how averages of mu over stretches of the path differ
+    a draw:  w ~ N(mubar, sbar^2 + (V + diag V) / 2)     V from how averages of mu over stretches of the path differ
 
 Where it leaves the paper (METHODS 13): the divergence from the prior is counted once, not once a record, and stays
 outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates and noise, and
@@ -17,8 +17,9 @@ of weights to a unit each bring their divergence; a lower temperature counts the
 
 mubar and sbar are averages over the steps. The means were learnt through noise, and are uncertain for that alone: in a
 wide network by more than s. Their path shows it: averages over stretches of it differ by the noise, and so V, the
-variance of mubar, follows from the variance of these averages (as in ``tacit.vi``; SWAG, Maddox et al. 2019, takes that
-of single iterates). It costs no privacy. Without V, chances on images are far too sure (papers/dpbnn).
+variance of mubar, follows from the variance of these averages (as in ``tacit.vi``). Few stretches span few directions,
+so half of V goes without its correlations, into all of them (as in SWAG, Maddox et al. 2019, which takes single
+iterates). It costs no privacy. Without V, chances of images are far too sure (papers/dpbnn).
 
 Local reparameterisation (noise of its own for each record, on the units instead of the weights) is left out: grad_rho
 then no longer follows from grad_mu, so that twice the numbers go through the wall, with twice the squared noise, to be
@@ -45,6 +46,7 @@ from tacit.methods.running import (
     stretches,
     tail_average,
     total,
+    wandered,
     wandering,
 )
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
@@ -156,10 +158,13 @@ def backprop(
 
     def draw(state: BackpropState, key: Key) -> dict[str, Array]:
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
-        wandered = wandering(state.path, state.step)
-        wider = jax.tree.map(lambda rho, more: jnp.log(jnp.exp(2 * rho) + more) / 2, state.average.rho, wandered)
-        noise = {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()}
-        return at(Gaussian(state.average.mean, wider), noise)
+        half = jax.tree.map(lambda leaf: leaf / 2, wandered(state.path, state.step))
+        wider = jax.tree.map(lambda rho, more: jnp.log(jnp.exp(2 * rho) + more) / 2, state.average.rho, half)
+        error = wandering(state.path, state.step, jax.random.fold_in(key, 1))
+        mean = jax.tree.map(lambda mean, error: mean + error / math.sqrt(2), state.average.mean, error)
+        return at(
+            Gaussian(mean, wider), {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()}
+        )
 
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
         return net.predict(draw, inputs, key, None)

@@ -135,30 +135,38 @@ def longer(path: Stretches, new: PyTree, step: Array) -> Stretches:
     return _when(step % EVERY == 0, lambda old: taken(old, step // EVERY), path)
 
 
-def late(path: Stretches, step: Array) -> tuple[Array, Array]:
-    """Say which stretches are whole and late, after so many steps, and what a squared deviation of one is worth.
+def wandering(path: Stretches, step: Array, key: Key) -> PyTree:
+    """Draw an error of ``tail_average``: deviations of late stretches, with random signs and sizes.
 
-    Added up, squared deviations from the mean of these stretches, times what they are worth, are the variance of
-    ``tail_average`` (batch means; Chen et al. 2020). What moves more slowly than a stretch is long is not seen.
+    Their variance, correlations included, is that of the average (batch means; Chen et al. 2020). What moves more
+    slowly than a stretch is long is not seen.
     """
+    used, variance = _late(path, step)
+    signs = jnp.where(used, jnp.sqrt(variance) * jax.random.normal(key, used.shape), 0)
+    signs = jnp.where(used, signs - jnp.sum(signs) / jnp.maximum(jnp.sum(used), 1), 0)  # so that only deviations count
+    return jax.tree.map(lambda means: jnp.tensordot(signs, means, 1), path.means)
+
+
+def wandered(path: Stretches, step: Array) -> PyTree:
+    """Give the variance of every number of ``tail_average``, as its path shows it."""
+    used, variance = _late(path, step)
+    shares = used / jnp.maximum(jnp.sum(used), 1)
+
+    def of(means: Array) -> Array:
+        return variance * jnp.tensordot(1.0 * used, jnp.square(means - jnp.tensordot(shares, means, 1)), 1)
+
+    return jax.tree.map(of, path.means)
+
+
+def _late(path: Stretches, step: Array) -> tuple[Array, Array]:
+    """Say which stretches are whole and late after so many steps, and what a squared deviation of one counts for."""
     taken = -(-step // EVERY) if _many(path.means, STRETCHES) else step
     done = taken // path.length
     used = (jnp.arange(STRETCHES) >= (done + 3) // 4) & (jnp.arange(STRETCHES) < done)  # the first come from afar
     number = jnp.sum(used)
     # The average's weights grow like step**3: it is worth 7/16 of its steps.
-    worth = DOUBT * 16 / 7 * path.length / jnp.maximum(taken, 1) / jnp.maximum(number - 1, 1)
-    return used, worth * (number > 1)
-
-
-def wandering(path: Stretches, step: Array) -> PyTree:
-    """Give the variance of every number of ``tail_average``, as its path shows it."""
-    used, worth = late(path, step)
-    shares = used / jnp.maximum(jnp.sum(used), 1)
-
-    def variance(means: Array) -> Array:
-        return worth * jnp.tensordot(used.astype(means.dtype), jnp.square(means - jnp.tensordot(shares, means, 1)), 1)
-
-    return jax.tree.map(variance, path.means)
+    variance = DOUBT * 16 / 7 * path.length / jnp.maximum(taken, 1) / jnp.maximum(number - 1, 1)
+    return used, variance * (number > 1)
 
 
 def _many(tree: PyTree, copies: int = 1) -> bool:

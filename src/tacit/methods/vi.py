@@ -57,12 +57,12 @@ from tacit.methods.running import (
     Stretches,
     cut_normal,
     inner,
-    late,
     longer,
     split,
     stretches,
     tail_average,
     towards_diagonal,
+    wandering,
 )
 from tacit.model import Function, Reading, Values, is_class
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
@@ -316,13 +316,10 @@ def _asks(state: VIState) -> Array:
 
 
 def _wandered(state: VIState, key: Key) -> Values:
-    """Give the average and an error of its own for a draw: deviations of the stretches, with random signs and sizes."""
+    """Give the average and an error of its own for a draw."""
     if not isinstance(state.path, Stretches):
         return state.average
-    used, worth = late(state.path, state.step)
-    signs = jnp.where(used, jnp.sqrt(worth) * jax.random.normal(key, used.shape), 0)
-    signs = jnp.where(used, signs - jnp.sum(signs) / jnp.maximum(jnp.sum(used), 1), 0)  # so that only deviations count
-    return jax.tree.map(lambda leaf, means: leaf + jnp.tensordot(signs, means, 1), state.average, state.path.means)
+    return jax.tree.map(jnp.add, state.average, wandering(state.path, state.step, key))
 
 
 def _size(reading: Reading) -> int:
