@@ -118,17 +118,16 @@ def longer(path: Stretches, new: PyTree, step: Array) -> Stretches:
     """Take a step's parameters into the stretch that it is in; of many numbers, every eighth step's."""
 
     def taken(path: Stretches, number: Array) -> Stretches:
-        full = number == STRETCHES * path.length
+        path = _when(number == STRETCHES * path.length, halved, path)
+        place, within = number // path.length, number % path.length
+        means = jax.tree.map(lambda leaf, new: leaf.at[place].add((new - leaf[place]) / (within + 1)), path.means, new)
+        return Stretches(means, path.length)
 
-        def halved(means: Array) -> Array:
+    def halved(path: Stretches) -> Stretches:
+        def pairs(means: Array) -> Array:
             return jnp.concatenate([(means[::2] + means[1::2]) / 2, jnp.zeros_like(means[1::2])])
 
-        means = jax.tree.map(lambda leaf: jnp.where(full, halved(leaf), leaf), path.means)
-        length = jnp.where(full, 2 * path.length, path.length)
-        place, within = number // length, number % length
-        return Stretches(
-            jax.tree.map(lambda leaf, new: leaf.at[place].add((new - leaf[place]) / (within + 1)), means, new), length
-        )
+        return Stretches(jax.tree.map(pairs, path.means), 2 * path.length)
 
     if not _many(new):
         return taken(path, step)
