@@ -153,7 +153,7 @@ def descending(method: Any, pace: float, **more: Any) -> Callable[[Any, int, int
 PRIVATE = {
     "mlp": {
         "SGLD": Setting(langevin(0.5), 2048, 2.0),
-        "BBP": Setting(descending(tacit.backprop, 1.0, temperature=0.01), 4000, 1.0),
+        "BBP": Setting(descending(tacit.backprop, 0.5, temperature=0.1), 4000, 2.0),
         "MC dropout": Setting(descending(tacit.dropout, 1.0), 4000, 1.0),
         "SGD": Setting(descending(tacit.sgd, 1.0), 4000, 1.0),
     },

@@ -19,6 +19,7 @@ from numpyro.infer.autoguide import AutoMultivariateNormal
 from numpyro.infer.initialization import init_to_median
 
 import tacit
+from tacit.methods import running
 from tacit.methods import vi as vi_module
 
 COUNT, WIDTH = 2000, 3
@@ -459,11 +460,11 @@ def test_a_normal_guide_counts_what_the_noise_does_to_its_path():
 def test_stretches_hold_the_averages_of_the_path(steps):
     """Against numpy: places 0, 1, 2, ... in order, and the variance that draws have around the average."""
     places = np.random.default_rng(0).normal(size=(steps, 2)).astype(np.float32)
-    path = vi_module._stretches({"a": jnp.zeros(2)})
-    longer = jax.jit(vi_module._longer)
+    path = running.stretches({"a": jnp.zeros(2)})
+    longer = jax.jit(running.longer)
     for step, place in enumerate(places):
         path = longer(path, {"a": jnp.asarray(place)}, jnp.int32(step))
-    length = max(1, 2 ** int(np.ceil(np.log2(steps / vi_module.STRETCHES)))) if steps > vi_module.STRETCHES else 1
+    length = max(1, 2 ** int(np.ceil(np.log2(steps / running.STRETCHES)))) if steps > running.STRETCHES else 1
     assert int(path.length) == length
     done = steps // length
     means = places[: done * length].reshape(done, length, 2).mean(1)
@@ -475,9 +476,10 @@ def test_stretches_hold_the_averages_of_the_path(steps):
     if len(used) < 2:
         assert np.all(drawn == 1)
         return
-    expected = vi_module.DOUBT * 16 / 7 * length / steps * np.cov(used.T)
+    expected = running.DOUBT * 16 / 7 * length / steps * np.cov(used.T)
     # 20000 draws: an entry is off by at most 1% of the largest; six of that.
     assert np.abs(np.cov(drawn.T) - expected).max() < 0.06 * np.abs(expected).max()
+    np.testing.assert_allclose(running.wandered(path, jnp.int32(steps))["a"], np.diag(expected), rtol=1e-4)
     assert np.abs(drawn.mean(0) - 1).max() < 6 * np.sqrt(np.abs(expected).max() / len(drawn))
 
 

@@ -7,12 +7,19 @@
         G    = (sum over the subset of clip(u_i) + noise) / rate
         g_mu = G + tau grad_mu E_q log p(w),   g_s = G eps + tau (grad_s E_q log p(w) + 1/s)
         mu = optimiser(-g_mu / size),  rho = Adam(-g_rho)
+    a draw:  w ~ N(mubar, sbar^2 + (V + diag V) / 2)     V from how averages of mu over stretches of the path differ
 
 Where it leaves the paper (METHODS 13): the divergence from the prior is counted once, not once a record, and stays
 outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates and noise, and
 grad_rho follows from it, since eps is public. A step costs as much as one of SGD. At temperature tau = 1 the bound
 on the evidence is climbed. In wide networks its summit is known to be a poor fit, all but the prior, since thousands
 of weights to a unit each bring their divergence; a lower temperature counts the divergence for less.
+
+mubar and sbar are averages over the steps. The means were learnt through noise, and are uncertain for that alone: in a
+wide network by more than s. Their path shows it: averages over stretches of it differ by the noise, and so V, the
+variance of mubar, follows from the variance of these averages (as in ``tacit.vi``). Few stretches span few directions,
+so half of V goes without its correlations, into all of them (as in SWAG, Maddox et al. 2019, which takes single
+iterates). It costs no privacy. Without V, chances of images are far too sure (papers/dpbnn).
 
 Local reparameterisation (noise of its own for each record, on the units instead of the weights) is left out: grad_rho
 then no longer follows from grad_mu, so that twice the numbers go through the wall, with twice the squared noise, to be
@@ -29,7 +36,19 @@ import jax.numpy as jnp
 import optax
 
 from tacit.methods.networks import Network, Weights, score
-from tacit.methods.running import check_positive, check_size, inner, normals, tail_average, total
+from tacit.methods.running import (
+    Stretches,
+    check_positive,
+    check_size,
+    inner,
+    longer,
+    normals,
+    stretches,
+    tail_average,
+    total,
+    wandered,
+    wandering,
+)
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 
@@ -41,10 +60,11 @@ class Gaussian(NamedTuple):
 
 
 class BackpropState(NamedTuple):
-    """The parameters of q, their average over the steps, the next step's draws, the optimiser's memory, the step."""
+    """Parameters of q, their average, the means' path, the next step's draws, the optimiser's memory, the step."""
 
     params: Gaussian
     average: Gaussian
+    path: Stretches
     noise: list[Weights]
     weights: list[Weights]
     optimizer: Any
@@ -109,7 +129,7 @@ def backprop(
         params = Gaussian(mean, rho)
         noise = drawn_ahead(key)
         weights = [at(params, one) for one in noise]
-        return BackpropState(params, params, noise, weights, both.init(params), jnp.int32(0))
+        return BackpropState(params, params, stretches(mean), noise, weights, both.init(params), jnp.int32(0))
 
     def drawn_ahead(key: Key) -> list[Weights]:
         # While a step's draws are kept they are made once, not in the contribution and again in the update.
@@ -132,12 +152,19 @@ def backprop(
         change, memory = both.update(jax.grad(loss)(state.params), state.optimizer, state.params)
         params = optax.apply_updates(state.params, change)
         average = tail_average(state.average, params, state.step)
+        path = longer(state.path, params.mean, state.step)
         noise = drawn_ahead(key)
-        return BackpropState(params, average, noise, [at(params, one) for one in noise], memory, state.step + 1)
+        return BackpropState(params, average, path, noise, [at(params, one) for one in noise], memory, state.step + 1)
 
     def draw(state: BackpropState, key: Key) -> dict[str, Array]:
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
-        return at(state.average, {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()})
+        half = jax.tree.map(lambda leaf: leaf / 2, wandered(state.path, state.step))
+        wider = jax.tree.map(lambda rho, more: jnp.log(jnp.exp(2 * rho) + more) / 2, state.average.rho, half)
+        error = wandering(state.path, state.step, jax.random.fold_in(key, 1))
+        mean = jax.tree.map(lambda mean, error: mean + error / math.sqrt(2), state.average.mean, error)
+        return at(
+            Gaussian(mean, wider), {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()}
+        )
 
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
         return net.predict(draw, inputs, key, None)

@@ -20,6 +20,10 @@ from tacit.types import Array, Key, PyTree, Release
 
 MANY = 1 << 16
 """Numbers of which a pass over memory takes longer than to ask whether it is needed."""
+EVERY = 8
+"""Of so many numbers, one iterate in so many is taken into averages: neighbours are much alike."""
+STRETCHES, DOUBT = 8, 2.0
+"""Stretches of a path, at most; and how much more its average varies than so few of them show."""
 Pace = Callable[[Array], Array]
 """The weight of a step's release in the average, from the step's number, counted from 0; the first is 1."""
 
@@ -82,19 +86,95 @@ def block_weights(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float,
 def tail_average(average: PyTree, new: PyTree, step: Array) -> PyTree:
     """Take an iterate into an average whose weights grow like step**3: the start is forgotten, the tail is averaged.
 
-    Of many numbers, after 64 steps, every eighth iterate stands for the eight up to it: neighbours are much alike, and
-    a pass over memory costs time.
+    Of many numbers, after 64 steps, every eighth iterate stands for the eight up to it: a pass over memory costs time.
     """
 
     def taken(average: PyTree, every: Array | int) -> PyTree:
         share = 4 * every / (step + 4 * every)
         return jax.tree.map(lambda old, new: old + share * (new - old), average, new)
 
-    if sum(leaf.size for leaf in jax.tree.leaves(new)) < MANY:
+    if not _many(new):
         return taken(average, 1)
-    every = jnp.where(step < 64, 1, 8)
-    # A loop that runs once or not at all leaves the average where it is in memory.
-    return jax.lax.fori_loop(0, (step % every == 0).astype(jnp.int32), lambda _, old: taken(old, every), average)
+    every = jnp.where(step < 64, 1, EVERY)
+    return _when(step % every == 0, lambda old: taken(old, every), average)
+
+
+class Stretches(NamedTuple):
+    """Averages of parameters over stretches of their path, one after another, and how many iterates one takes in.
+
+    When all are in use two become one, and the length doubles: the number of steps need not be known ahead.
+    """
+
+    means: PyTree
+    length: Array
+
+
+def stretches(params: PyTree) -> Stretches:
+    """Begin a path."""
+    return Stretches(jax.tree.map(lambda leaf: jnp.zeros((STRETCHES, *jnp.shape(leaf))), params), jnp.int32(1))
+
+
+def longer(path: Stretches, new: PyTree, step: Array) -> Stretches:
+    """Take a step's parameters into the stretch that it is in; of many numbers, every eighth step's."""
+
+    def taken(path: Stretches, number: Array) -> Stretches:
+        path = _when(number == STRETCHES * path.length, halved, path)
+        place, within = number // path.length, number % path.length
+        means = jax.tree.map(lambda leaf, new: leaf.at[place].add((new - leaf[place]) / (within + 1)), path.means, new)
+        return Stretches(means, path.length)
+
+    def halved(path: Stretches) -> Stretches:
+        def pairs(means: Array) -> Array:
+            return jnp.concatenate([(means[::2] + means[1::2]) / 2, jnp.zeros_like(means[1::2])])
+
+        return Stretches(jax.tree.map(pairs, path.means), 2 * path.length)
+
+    if not _many(new):
+        return taken(path, step)
+    return _when(step % EVERY == 0, lambda old: taken(old, step // EVERY), path)
+
+
+def wandering(path: Stretches, step: Array, key: Key) -> PyTree:
+    """Draw an error of ``tail_average``: deviations of late stretches, with random signs and sizes.
+
+    Their variance, correlations included, is that of the average (batch means; Chen et al. 2020). What moves more
+    slowly than a stretch is long is not seen.
+    """
+    used, variance = _late(path, step)
+    signs = jnp.where(used, jnp.sqrt(variance) * jax.random.normal(key, used.shape), 0)
+    signs = jnp.where(used, signs - jnp.sum(signs) / jnp.maximum(jnp.sum(used), 1), 0)  # so that only deviations count
+    return jax.tree.map(lambda means: jnp.tensordot(signs, means, 1), path.means)
+
+
+def wandered(path: Stretches, step: Array) -> PyTree:
+    """Give the variance of every number of ``tail_average``, as its path shows it."""
+    used, variance = _late(path, step)
+    shares = used / jnp.maximum(jnp.sum(used), 1)
+
+    def of(means: Array) -> Array:
+        return variance * jnp.tensordot(1.0 * used, jnp.square(means - jnp.tensordot(shares, means, 1)), 1)
+
+    return jax.tree.map(of, path.means)
+
+
+def _late(path: Stretches, step: Array) -> tuple[Array, Array]:
+    """Say which stretches are whole and late after so many steps, and what a squared deviation of one counts for."""
+    taken = -(-step // EVERY) if _many(path.means, STRETCHES) else step
+    done = taken // path.length
+    used = (jnp.arange(STRETCHES) >= (done + 3) // 4) & (jnp.arange(STRETCHES) < done)  # the first come from afar
+    number = jnp.sum(used)
+    # The average's weights grow like step**3: it is worth 7/16 of its steps.
+    variance = DOUBT * 16 / 7 * path.length / jnp.maximum(taken, 1) / jnp.maximum(number - 1, 1)
+    return used, variance * (number > 1)
+
+
+def _many(tree: PyTree, copies: int = 1) -> bool:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree)) >= MANY * copies
+
+
+def _when(wanted: Array, change: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
+    # A loop that runs once or not at all leaves the tree where it is in memory.
+    return jax.lax.fori_loop(0, wanted.astype(jnp.int32), lambda _, old: change(old), tree)
 
 
 def total(tree: PyTree) -> Array:

@@ -51,7 +51,19 @@ from numpyro.infer.autoguide import (
     AutoNormal,
 )
 
-from tacit.methods.running import MANY, cut_normal, inner, split, tail_average, towards_diagonal
+from tacit.methods.running import (
+    MANY,
+    STRETCHES,
+    Stretches,
+    cut_normal,
+    inner,
+    longer,
+    split,
+    stretches,
+    tail_average,
+    towards_diagonal,
+    wandering,
+)
 from tacit.model import Function, Reading, Values, is_class
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
@@ -59,8 +71,6 @@ CURVATURE_EVERY = 10
 """Under a Laplace guide, one step in so many asks for the curvature instead of the score."""
 NORMAL = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
 """Guides whose draws count what the noise does to their path."""
-STRETCHES, DOUBT = 8, 2.0
-"""Stretches of the path, at most; and how much more the average varies than so few of them show."""
 
 
 class Path(NamedTuple):
@@ -76,16 +86,6 @@ class Path(NamedTuple):
     sampling: Array
     curvature: Array
     curvature_variance: Array
-
-
-class Stretches(NamedTuple):
-    """Of a normal guide: averages of the parameters over stretches of the path, one after another, and their length.
-
-    When all are in use two become one, and the length doubles: the number of steps need not be known ahead.
-    """
-
-    means: Values
-    length: Array
 
 
 class VIState(NamedTuple):
@@ -143,7 +143,7 @@ def vi(
 
         def init(key: Key) -> VIState:
             params = reading.init(key)
-            path = laplace.path() if laplace else _stretches(params) if normal else ()
+            path = laplace.path() if laplace else stretches(params) if normal else ()
             return VIState(params, params, optimizer.init(params), jnp.int32(0), path)
 
         def contribute(state: VIState, record: Record, key: Key, own: Key | None = None) -> PyTree:
@@ -181,7 +181,7 @@ def vi(
             change, memory = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, change)
             average = tail_average(state.average, params, state.step)
-            path = _longer(state.path, params, state.step) if isinstance(state.path, Stretches) else state.path
+            path = longer(state.path, params, state.step) if isinstance(state.path, Stretches) else state.path
             return VIState(params, average, memory, state.step + 1, path)
 
         def draw(state: VIState, key: Key) -> dict[str, Array]:
@@ -315,38 +315,11 @@ def _asks(state: VIState) -> Array:
     return state.step % CURVATURE_EVERY == CURVATURE_EVERY - 1
 
 
-def _stretches(params: Values) -> Stretches:
-    return Stretches(jax.tree.map(lambda leaf: jnp.zeros((STRETCHES, *jnp.shape(leaf))), params), jnp.int32(1))
-
-
-def _longer(path: Stretches, params: Values, step: Array) -> Stretches:
-    """Take a step's parameters into the stretch that it is in."""
-    full = step == STRETCHES * path.length
-
-    def halved(means: Array) -> Array:
-        return jnp.concatenate([(means[::2] + means[1::2]) / 2, jnp.zeros_like(means[1::2])])
-
-    means = jax.tree.map(lambda leaf: jnp.where(full, halved(leaf), leaf), path.means)
-    length = jnp.where(full, 2 * path.length, path.length)
-    place, within = step // length, step % length
-    return Stretches(
-        jax.tree.map(lambda leaf, new: leaf.at[place].add((new - leaf[place]) / (within + 1)), means, params), length
-    )
-
-
 def _wandered(state: VIState, key: Key) -> Values:
-    """Give the average and an error of its own for a draw: deviations of the stretches, with random signs and sizes."""
+    """Give the average and an error of its own for a draw."""
     if not isinstance(state.path, Stretches):
         return state.average
-    means, length = state.path
-    done = state.step // length
-    used = (jnp.arange(STRETCHES) >= (done + 3) // 4) & (jnp.arange(STRETCHES) < done)  # the first come from afar
-    number = jnp.sum(used)
-    # The average's weights grow like step**3: it is worth 7/16 of its steps.
-    variance = DOUBT * 16 / 7 * length / jnp.maximum(state.step, 1) / jnp.maximum(number - 1, 1)
-    signs = jnp.where(used, jnp.sqrt(variance) * jax.random.normal(key, (STRETCHES,)), 0) * (number > 1)
-    signs = jnp.where(used, signs - jnp.sum(signs) / jnp.maximum(number, 1), 0)  # so that only deviations count
-    return jax.tree.map(lambda leaf, means: leaf + jnp.tensordot(signs, means, 1), state.average, means)
+    return jax.tree.map(jnp.add, state.average, wandering(state.path, state.step, key))
 
 
 def _size(reading: Reading) -> int:
