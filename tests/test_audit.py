@@ -178,7 +178,7 @@ def test_a_method_is_attacked_and_a_fault_is_seen(monkeypatch: pytest.MonkeyPatc
     assert "certified ε" in str(found)
     assert audit(method, {"x": np.arange(60, dtype=np.int32) % 2}, RECIPE, attack="one-run", seed=1).passed
     honest = lattice.noise
-    monkeypatch.setattr(lattice, "noise", lambda *given: [block // 4 for block in honest(*given)])
+    monkeypatch.setattr(lattice, "noise", lambda *given, **more: [block // 4 for block in honest(*given, **more)])
     faulty = audit(method, RECORDS, RECIPE, runs=500, seed=1)
     assert not faulty.passed
     assert "MORE than is certified" in str(faulty)

@@ -307,17 +307,14 @@ class _Step:
         words that it would draw for each of them, and the least of each group of words.
         """
         steps = first + jnp.arange(self.together)
-        keys, more, own = (
-            random.fold_in(key, steps),
-            random.fold_in(secret, 2 * steps + 1),
-            self.own_keys(secret, steps),
-        )
+        # For all steps at once: one by one a cipher takes as long.
+        keys, own, more = random.fold_in(key, steps), self.own_keys(secret, steps), self.more_keys(secret, steps)
 
         def one(i: Array, state: State) -> State:
             noise, subsets = self._made(alias.Words(given[0], i, given[1]), more[i][None]) if self.alone else given
             row = jnp.int32(0) if self.alone else i
-            mine = None if own is None else own[i]
-            total = self._sum(state, records, subsets, row, keys[i], mine, [block[row] for block in noise])
+            mine, noise = None if own is None else own[i], [block[row] for block in noise]
+            total = self._sum(state, records, subsets, row, keys[i], mine, noise)
             return self.finish(state, total, keys[i])
 
         return jax.lax.fori_loop(0, stop - first, one, state)
@@ -339,10 +336,14 @@ class _Step:
         if words is None:
             keys = random.fold_in(secret, 2 * steps)
             words = alias.Words(jax.vmap(lambda key: jax.random.bits(key, (self.words,), jnp.uint32))(keys))
-        return self._made(words, random.fold_in(secret, 2 * steps + 1))
+        return self._made(words, self.more_keys(secret, steps))
+
+    def more_keys(self, secret: Key, steps: Int32[Array, "steps"]) -> Key:
+        """Give the keys of further bits, where a word does not decide."""
+        return random.fold_in(secret, 2 * steps + 1)
 
     def _made(self, words: alias.Words, more: Key) -> tuple[list[Int32[Array, "steps _"]], Int32[Array, "_ width"]]:
-        """Make noise and subsets of words, and of keys for more bits where a word does not decide."""
+        """Make noise and subsets of words."""
         return lattice.noise(self.blocks, words, more, self.fines, start=self.front), self.subsets(words, more)
 
     def subsets(self, words: alias.Words, more: Key) -> Int32[Array, "_ width"]:

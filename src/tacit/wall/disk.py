@@ -364,7 +364,7 @@ class Fetch:
         return noise, None if self.step.everyone else subsets  # everyone's places are known, and many
 
     def _places_for(self, secret: Key, steps: Any, given: Any) -> Array:
-        return self.step.subsets(alias.Words(given[0], None, given[1]), random.fold_in(secret, 2 * steps + 1))
+        return self.step.subsets(alias.Words(given[0], None, given[1]), self.step.more_keys(secret, steps))
 
     def _group(self, secret: Key, first: int, stop: int, part: int, turn: int) -> tuple[Ahead, bool]:
         """Draw and read for some steps, or for a part of one; and say whether that was its last."""
