@@ -96,6 +96,7 @@ def model(name: str, size: int) -> Found:
         chunk = step.chunk(data)
         timers["tacit, gradient steps"] = timed(step.private(data, batch.RECORDS), step.STEPS)
         timers["the same without privacy"] = timed(step.public(rows, batch.RECORDS, chunk, drawn=True), step.STEPS)
+        timers["without privacy, quick subsets"] = timed(step.quick(rows, batch.RECORDS), step.STEPS)
     peer = Peer.start()
     for row, private in (("d3p 0.2.0", True), ("d3p's NumPyro 0.11, no privacy", False)) if peer else ():
         request = {"what": "step", "model": name, "private": private, "batch": size, "records": batch.RECORDS}
@@ -153,7 +154,7 @@ def noise() -> Found:
     normal = jax.jit(lambda key: jax.random.normal(key, (size,)))
     generator = np.random.default_rng(0)
     timers = {
-        "tacit: ChaCha20 and exact tables": timed(ours, 1),
+        "tacit: AES-256 and exact tables": timed(ours, 1),
         "jax.random.normal, not for privacy": timed(lambda: normal(jax.random.key(0)), 1),
         "numpy standard_normal, not for privacy": timed(lambda: generator.standard_normal(size, np.float32), 1),
     }

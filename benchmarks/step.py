@@ -4,8 +4,8 @@
 
 A logistic regression with 100 coefficients is climbed by plain gradient steps on subsets of 256 records. The
 non-private step uses the same subsets, drawn by the same sampler, and one gradient of the subset's summed
-log-likelihood: no clip, no noise, no integers. Steps are interleaved in one process; medians over rounds; only ratios
-mean anything.
+log-likelihood: no clip, no noise, no integers; or, with "quick subsets", 256 records drawn with replacement, as
+nobody who wants privacy could. Steps are interleaved in one process; medians over rounds; only ratios mean anything.
 """
 
 from __future__ import annotations
@@ -101,6 +101,20 @@ def public(records: dict[str, Array], count: int, chunk: int, drawn: bool) -> Ca
     return lambda: jax.block_until_ready(program(jnp.zeros(COLUMNS), records, given))
 
 
+def quick(records: dict[str, Array], count: int) -> Callable[[], object]:
+    """Give the compiled non-private segment on subsets of a fixed size, drawn in the cheapest way."""
+
+    def one(i: Array, carry: tuple[Array, Any, dict[str, Array]]) -> tuple[Array, Any, dict[str, Array]]:
+        w, key, records = carry
+        chosen = jax.random.randint(jax.random.fold_in(key, i), (SUBSET,), 0, count)
+        rows = jax.tree.map(lambda leaf: leaf[chosen], records)
+        terms = lambda w: jnp.sum(jax.nn.log_sigmoid((2 * rows["y"] - 1) * (rows["x"] @ w)))  # noqa: E731
+        return w + 1e-6 * count / SUBSET * jax.grad(terms)(w), key, records
+
+    program = jax.jit(lambda w, key, records: jax.lax.fori_loop(0, STEPS, one, (w, key, records))[0])
+    return lambda: jax.block_until_ready(program(jnp.zeros(COLUMNS), jax.random.key(0), records))
+
+
 def medians(programs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Time the programs in turns, so that a busy moment hits all of them."""
     times: dict[str, list[float]] = {name: [] for name in programs}
@@ -133,6 +147,7 @@ def main() -> None:
             "private": private(data, 60000),
             "non-private, same subsets drawn": public(rows, 60000, chunk(data), drawn=True),
             "non-private, subsets given": public(rows, 60000, chunk(data), drawn=False),
+            "non-private, quick subsets": quick(rows, 60000),
         },
         options.rounds,
     )

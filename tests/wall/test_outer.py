@@ -258,7 +258,7 @@ def sizes(text: str) -> set[int]:
 def test_no_array_holds_every_record_s_product(monkeypatch: pytest.MonkeyPatch) -> None:
     def arrays(step: _Step) -> set[int]:
         secret = random.fixed(1)
-        inputs = WEIGHTS, 0, 1, step.given(secret), secret, KEY, np.zeros((40, P), np.float32)
+        inputs = WEIGHTS, 0, 0, 1, step.given(secret), secret, KEY, np.zeros((40, P), np.float32)
         return sizes(jax.jit(step.take).lower(*inputs).compile().as_text())
 
     apart = step_of(network())
@@ -274,7 +274,7 @@ def test_the_memory_of_a_step_does_not_follow_the_records() -> None:
     for count in (5000, 100_000):  # gaps between records have as many digits
         step = step_of(network(), count, count, rate=20 / count)
         secret = random.fixed(1)
-        inputs = WEIGHTS, 0, 1, step.given(secret), secret, KEY, np.zeros((count, P), np.float32)
+        inputs = WEIGHTS, 0, 0, 1, step.given(secret), secret, KEY, np.zeros((count, P), np.float32)
         temporary.append(jax.jit(step.take).lower(*inputs).compile().memory_analysis().temp_size_in_bytes)
     assert temporary[1] < 1.05 * temporary[0]
 

@@ -177,6 +177,6 @@ def test_without_own_keys_nothing_is_drawn_for_them() -> None:
     for method in (plain, drawn()):
         step = step_of(method)
         secret = random.fixed(1)
-        inputs = method.init(KEY), 0, 1, step.given(secret), secret, KEY, np.zeros((COUNT, WIDTH), np.float32)
+        inputs = method.init(KEY), 0, 0, 1, step.given(secret), secret, KEY, np.zeros((COUNT, WIDTH), np.float32)
         ciphers[method.own] = jax.jit(step.take).lower(*inputs).as_text().count("stablehlo.while")
     assert ciphers[False] < ciphers[True]

@@ -55,13 +55,18 @@ def test_cutting_a_run_into_segments_changes_no_bit(
     open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     monkeypatch.setattr(wall, "BY_JAX", 2 * LONG if alone else 1 << 20)
+    monkeypatch.setattr(wall, "HANDED_OVER", 4)
     ledger = Ledger()
     door = open_door(long(), data(), MECHANISM, 3, ledgers=[ledger])
     assert door._step.alone == alone
     whole = everything(door, [0, 6])
     assert np.isfinite(whole).all()
     assert np.array_equal(everything(door, [0, 1, 4, 6]), whole)
-    assert sum(look.stop - look.first for look in ledger.looks) == 6
+    assert np.array_equal(everything(door, [0, 6]), whole), "nor does going back"
+    assert sum(look.stop - look.first for look in ledger.looks) == 6, "replays are free"
+    # What was drawn under one secret is not handed over under another.
+    door.rekey(random.fixed(4))
+    assert np.array_equal(everything(door, [5, 6]), everything(open_door(long(), data(), MECHANISM, 4), [5, 6]))
 
 
 @pytest.mark.parametrize("given", [1, 2, 4])

@@ -98,17 +98,17 @@ class Door:
         elif isinstance(data._records, disk.Stored):
             lowered = self._fetch = disk.Fetch(step, data._records, state, secret, key)
         else:
-            lowered = jax.jit(step.take).lower(state, 0, 0, step.given(secret), secret, key, data._records)
+            lowered = jax.jit(step.take).lower(state, 0, 0, 0, step.given(secret), secret, key, data._records)
         # The start decides the bits too, and is computed outside the segment; and so do the compiler's options.
         started = jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
         self._text = lowered.as_text() + started + repr(step.options)
         self._program: Any = None if self._fetch else lowered.compile(compiler_options=step.options)
         self._step, self._rooms, self._draw = step, [], None
-        if step.alone and not self._fetch and not self._shards:
+        in_memory = not self._fetch and not self._shards
+        if in_memory and step.alone:
             self._rooms = step.rooms()
-        elif not self._fetch and not self._shards:
-            steps = jax.ShapeDtypeStruct((step.together,), jnp.int32)
-            drawing = jax.jit(step.draw).lower(secret, steps)
+        elif in_memory:
+            drawing = jax.jit(step.draw).lower(secret, jax.ShapeDtypeStruct((step.together,), jnp.int32))
             self._text += drawing.as_text()
             self._draw = drawing.compile(compiler_options=step.options)
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
@@ -126,7 +126,7 @@ class Door:
 
         Privacy: reads records, for a keyed hash that only the holder of the secret can check.
         """
-        self._secret, self.origin = secret, origin
+        self._secret, self.origin, self._drawn = secret, origin, (-1, None)
         self.tag = _tag(secret, self._key, self._records, self._text, origin)
         # Subsets and noise come from the secret AND the tag: other data or another program never meets the same noise,
         # whoever copied, shared or restarted the run's folder. A simulation hides nothing, and is compared across data.
@@ -155,25 +155,30 @@ class Door:
         if self._fetch:
             return self._fetch.advance(state, first, stop, self._stream, self._key)
         together = self._step.together
+        begin = first if self._draw is None else first // together * together
         with ThreadPoolExecutor(1, "tacit-draw") as thread:
-            coming = thread.submit(self._give, first, stop, 0)
-            for i, start in enumerate(range(first, stop, together)):
-                given, end = coming.result(), min(start + together, stop)
+            coming = thread.submit(self._give, begin, stop, 0)
+            for i, base in enumerate(range(begin, stop, together)):
+                given, end = coming.result(), min(base + together, stop)
                 state = jax.block_until_ready(state)
                 if end < stop:
                     # While these steps are computed, into the memory that those before them were given.
                     coming = thread.submit(self._give, end, stop, (i + 1) % 2)
-                state = self._program(state, start, end, given, self._stream, self._key, self._records)
+                start = max(base, first)
+                state = self._program(state, base, start, end, given, self._stream, self._key, self._records)
             return jax.block_until_ready(state)
 
-    def _give(self, first: int, stop: int, turn: int) -> Any:
-        """Draw what is handed over for the steps from ``first`` on: it depends on no record."""
+    def _give(self, base: int, stop: int, turn: int) -> Any:
+        """Draw what is handed over for the steps from ``base`` on: it depends on no record."""
         together = self._step.together
         if self._draw is not None:
-            return jax.block_until_ready(self._draw(self._stream, np.arange(first, first + together, dtype=np.int32)))
+            if self._drawn[0] != base:  # a segment may end in the middle of what was drawn, and the next go on there
+                steps = np.arange(base, base + together, dtype=np.int32)
+                self._drawn = base, jax.block_until_ready(self._draw(self._stream, steps))
+            return self._drawn[1]
         secret, (words, least) = random.to_bytes(self._stream), self._rooms[turn]
-        for i in range(min(together, stop - first)):
-            random.words(secret, 2 * (first + i), words[i], least[i], alias.GROUP)
+        for i in range(min(together, stop - base)):
+            random.words(secret, 2 * (base + i), words[i], least[i], alias.GROUP)
         return jax.device_put((words, least))
 
     def rehearse(self, data: PrivateData, secret: Key, key: Key) -> Door:
@@ -294,6 +299,7 @@ class _Step:
     def take(
         self,
         state: State,
+        base: Int32[Array, ""],
         first: Int32[Array, ""],
         stop: Int32[Array, ""],
         given: Any,
@@ -303,10 +309,10 @@ class _Step:
     ) -> State:
         """Take the steps first..stop-1; randomness belongs to the step, so the grouping changes no bit.
 
-        ``given`` is what ``draw`` gives for ``together`` steps from the first on; or, where a step stands alone, the
+        ``given`` is what ``draw`` gives for ``together`` steps from ``base`` on; or, where a step stands alone, the
         words that it would draw for each of them, and the least of each group of words.
         """
-        steps = first + jnp.arange(self.together)
+        steps = base + jnp.arange(self.together)
         # For all steps at once: one by one a cipher takes as long.
         keys, own, more = random.fold_in(key, steps), self.own_keys(secret, steps), self.more_keys(secret, steps)
 
@@ -317,7 +323,7 @@ class _Step:
             total = self._sum(state, records, subsets, row, keys[i], mine, noise)
             return self.finish(state, total, keys[i])
 
-        return jax.lax.fori_loop(0, stop - first, one, state)
+        return jax.lax.fori_loop(first - base, stop - base, one, state)
 
     def given(self, secret: Key) -> Any:
         """Give the public shapes of what ``take`` is given."""
