@@ -226,7 +226,7 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     after = method.update(state, released(method, state, data), KEY)
 
     def loss(params: Any) -> Any:
-        w = at(params, state.noise[0])
+        w = at(params.mean, jax.tree.map(jnp.exp, params.rho), state.noise[0])
         (mean,), (std,) = params.mean.values(), jax.tree.map(jnp.exp, params.rho).values()
         fit = jnp.sum(jax.vmap(lambda record: net.log_likelihood(w, record, None))(data))
         divergence = jnp.sum((std**2 + mean**2) / 2 - jnp.log(std))

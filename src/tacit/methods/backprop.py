@@ -45,7 +45,6 @@ from tacit.methods.running import (
     normals,
     stretches,
     tail_average,
-    total,
     wandered,
     wandering,
 )
@@ -60,9 +59,13 @@ class Gaussian(NamedTuple):
 
 
 class BackpropState(NamedTuple):
-    """Parameters of q, their average, the means' path, the next step's draws, the optimiser's memory, the step."""
+    """Parameters of q, their average, the means' path, the next step's draws, the optimiser's memory, the step.
+
+    ``std`` is the exponential of ``params.rho``, computed once a step.
+    """
 
     params: Gaussian
+    std: Weights
     average: Gaussian
     path: Stretches
     noise: list[Weights]
@@ -126,10 +129,14 @@ def backprop(
     def init(key: Key) -> BackpropState:
         mean = net.start(key)
         rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, math.log(first_std)), mean)
-        params = Gaussian(mean, rho)
+        params, std = Gaussian(mean, rho), deviations(rho)
         noise = drawn_ahead(key)
-        weights = [at(params, one) for one in noise]
-        return BackpropState(params, params, stretches(mean), noise, weights, both.init(params), jnp.int32(0))
+        weights = [at(mean, std, one) for one in noise]
+        return BackpropState(params, std, params, stretches(mean), noise, weights, both.init(params), jnp.int32(0))
+
+    def deviations(rho: Weights) -> Weights:
+        # The barrier: without it they are computed again wherever they are used.
+        return jax.lax.optimization_barrier(jax.tree.map(jnp.exp, rho))
 
     def drawn_ahead(key: Key) -> list[Weights]:
         # While a step's draws are kept they are made once, not in the contribution and again in the update.
@@ -139,32 +146,33 @@ def backprop(
         return [score(net, weights, record, factor=factor) for weights in state.weights]
 
     def update(state: BackpropState, release: Release, key: Key) -> BackpropState:
-        def loss(params: Gaussian) -> Array:
-            """Its gradient is that of the negative ELBO: the released gradient goes through the draw."""
-            std = jax.tree.map(jnp.exp, params.rho)
-            means = temperature * total(params.rho)
+        def loss(mean: Weights, std: Weights) -> Array:
+            """The negative ELBO but for q's entropy: the released gradient goes through the draw."""
+            means = jnp.float32(0)
             for full, noise in zip(release.full, state.noise, strict=True):
-                weights = at(params, noise)
+                weights = at(mean, std, noise)
                 fit = inner(full, weights) / factor
-                means += (fit + temperature * net.expected_log_prior(params.mean, std, weights)) / draws
+                means += (fit + temperature * net.expected_log_prior(mean, std, weights)) / draws
             return -means / size
 
-        change, memory = both.update(jax.grad(loss)(state.params), state.optimizer, state.params)
+        by_mean, by_std = jax.grad(loss, (0, 1))(state.params.mean, state.std)
+        by_rho = jax.tree.map(lambda slope, std: std * slope - temperature / size, by_std, state.std)
+        change, memory = both.update(Gaussian(by_mean, by_rho), state.optimizer, state.params)
         params = optax.apply_updates(state.params, change)
+        std = deviations(params.rho)
         average = tail_average(state.average, params, state.step)
         path = longer(state.path, params.mean, state.step)
         noise = drawn_ahead(key)
-        return BackpropState(params, average, path, noise, [at(params, one) for one in noise], memory, state.step + 1)
+        weights = [at(params.mean, std, one) for one in noise]
+        return BackpropState(params, std, average, path, noise, weights, memory, state.step + 1)
 
     def draw(state: BackpropState, key: Key) -> dict[str, Array]:
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
         half = jax.tree.map(lambda leaf: leaf / 2, wandered(state.path, state.step))
-        wider = jax.tree.map(lambda rho, more: jnp.log(jnp.exp(2 * rho) + more) / 2, state.average.rho, half)
+        wider = jax.tree.map(lambda rho, more: jnp.sqrt(jnp.exp(2 * rho) + more), state.average.rho, half)
         error = wandering(state.path, state.step, jax.random.fold_in(key, 1))
         mean = jax.tree.map(lambda mean, error: mean + error / math.sqrt(2), state.average.mean, error)
-        return at(
-            Gaussian(mean, wider), {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()}
-        )
+        return at(mean, wider, {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()})
 
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
         return net.predict(draw, inputs, key, None)
@@ -175,9 +183,9 @@ def backprop(
     return build
 
 
-def at(params: Gaussian, noise: Weights) -> Weights:
+def at(mean: Weights, std: Weights, noise: Weights) -> Weights:
     """Give the weights that standard normal numbers stand for.
 
     Privacy: public.
     """
-    return jax.tree.map(lambda mean, rho, z: mean + jnp.exp(rho) * z, params.mean, params.rho, noise)
+    return jax.tree.map(lambda mean, std, z: mean + std * z, mean, std, noise)
