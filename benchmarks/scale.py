@@ -86,7 +86,7 @@ def programs(door: Door, start: Any) -> dict[str, Callable[[int], float]]:
     """Give functions from a round's number to microseconds a step."""
     fetch = door._fetch
     assert fetch is not None
-    steps = max(GROUPS * fetch.together, 2 * fetch.reach)
+    steps = GROUPS * fetch.together
 
     def ahead(turn: int) -> float:
         began = time.perf_counter()
@@ -97,7 +97,7 @@ def programs(door: Door, start: Any) -> dict[str, Callable[[int], float]]:
         given, _ = fetch._group(door._stream, turn * steps, (turn + 1) * steps, 0, 0)
         began = time.perf_counter()
         state = start
-        for i in range(steps // fetch.together):
+        for i in range(GROUPS):
             first = i * fetch.together
             state = fetch.programs[0](state, first, first + fetch.together, given, door._stream, door._key)
         jax.block_until_ready(state)
@@ -113,14 +113,13 @@ def programs(door: Door, start: Any) -> dict[str, Callable[[int], float]]:
 
     def gathered(turn: int) -> float:
         # Not the records that were fetched just now: their pages would be in the processor's cache.
-        first = 500_000 + turn * steps
-        parts = [
-            np.asarray(subsets(door._stream, first + i + np.arange(fetch.together, dtype=np.int32)))
-            for i in range(0, fetch.reach, fetch.together)
-        ]
+        places = np.asarray(subsets(door._stream, 500_000 + turn * steps + np.arange(fetch.together, dtype=np.int32)))
         began = time.perf_counter()
-        fetch._gather(np.concatenate(parts), None, fetch._rooms[0])
-        return (time.perf_counter() - began) / fetch.reach * 1e6
+        mine = places.reshape(-1)
+        slots = np.flatnonzero(mine < fetch.stored.count)
+        for file, room in zip(fetch.stored.files, fetch._rooms[0], strict=True):
+            file.gather(mine[slots], room.reshape(-1, file.width), slots, cold=False)
+        return (time.perf_counter() - began) / fetch.together * 1e6
 
     def cold(turn: int) -> float:
         for file in fetch.stored.files:

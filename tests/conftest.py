@@ -63,6 +63,6 @@ def quick_compiler() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def without_noise(sizes: Sequence[int], words: Any, keys: Any, fines: Any = None, start: int = 0) -> list[Any]:
+def without_noise(sizes: Sequence[int], words: Any, keys: Any, fines: Any = None) -> list[Any]:
     """Stand in for the noise of the wall where a test takes it out."""
     return [jnp.zeros((1 if words.row is not None else len(words.rows), size), jnp.int32) for size in sizes]

@@ -307,7 +307,7 @@ def test_matrices_of_sites_are_summed_as_outer_products() -> None:
     method = sep(sites.probit(), size=40)(data.placeholder)
     step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10, weights=method.weights), method.init(KEY))
     assert step.factoring is not None
-    assert step.factoring.pairs == ((90, 90),)
+    assert step.factoring.pairs == ((90, 1), (90, 90))
 
 
 def test_draws_have_the_moments_of_the_gaussian() -> None:

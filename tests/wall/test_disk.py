@@ -19,7 +19,7 @@ from tacit import wall
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
 from tacit.types import Method, Need
-from tacit.wall import Door, disk, random
+from tacit.wall import Door, disk
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 COUNT = 700
@@ -145,27 +145,6 @@ def test_groups_of_steps_are_sized_by_the_run(
     assert (door._fetch._words is None) == bool(words)
     memory = open_door(slope(), tacit.PrivateData(table(), SCHEMA), mechanism)
     assert np.array_equal(run(door, (0, 5)), run(memory, (0, 5)))
-
-
-def test_records_of_several_groups_are_read_at_once(
-    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same bits as from memory, however a run is cut, and after another secret was taken."""
-    monkeypatch.setattr(wall, "BY_JAX", 0)
-    monkeypatch.setattr(disk, "READ_STEPS", 9)
-    mechanism = dataclasses.replace(MECHANISM, steps=800)
-    # Every release leaves its trace: a slope would be at the end of its range by then.
-    leaning = slope()._replace(update=lambda state, release, key: 0.9 * state + release.total)
-    door = open_door(leaning, tacit.read_columns(folder), mechanism)
-    memory = open_door(leaning, tacit.PrivateData(table(), SCHEMA), mechanism)
-    assert (door._fetch.together, door._fetch.reach) == (4, 8)
-    whole = run(memory, (0, 30))
-    assert np.array_equal(run(door, (0, 30)), whole)
-    assert np.array_equal(run(door, (0, 3, 10, 11, 30)), whole)
-    for one in (door, memory):
-        one.rekey(random.fixed(8))
-    assert np.array_equal(run(door, (0, 30)), run(memory, (0, 30)))
-    assert not np.array_equal(run(door, (0, 30)), whole)
 
 
 def test_what_is_handed_over_is_the_subset(folder: Path, open_door: Callable[..., Door]) -> None:

@@ -251,9 +251,7 @@ class _Step:
         # With no records at all there is still one chunk, empty: neighbours must not differ in whether a step works.
         self.width = max(1, math.ceil(self.room / self.chunk)) * self.chunk
         self.gaps = () if self.everyone else sample.gap_tables(mechanism.rate, sample.digits_for(self.count))
-        # First the words of the subset, then those of the noise: whoever wants to read ahead needs the first only.
-        self.front = self.room * len(self.gaps)
-        self.words = self.front + 2 * self.dimension
+        self.words = 2 * self.dimension + self.room * len(self.gaps)
         self.groups = -(-self.words // alias.GROUP)
         self.alone = self.words > BY_JAX
         self.drawn = max(1, min(HANDED_OVER, mechanism.steps, DRAWN_AT_ONCE // self.words))
@@ -350,13 +348,13 @@ class _Step:
 
     def _made(self, words: alias.Words, more: Key) -> tuple[list[Int32[Array, "steps _"]], Int32[Array, "_ width"]]:
         """Make noise and subsets of words."""
-        return lattice.noise(self.blocks, words, more, self.fines, start=self.front), self.subsets(words, more)
+        return lattice.noise(self.blocks, words, more, self.fines), self._subsets(words, more)
 
-    def subsets(self, words: alias.Words, more: Key) -> Int32[Array, "_ width"]:
-        """Make subsets of the words at the ``front`` of each step's."""
+    def _subsets(self, words: alias.Words, more: Key) -> Int32[Array, "_ width"]:
+        # Their words come last: the noise is that of its place, however many records there are.
         if self.everyone:
             return jnp.minimum(jnp.arange(self.width, dtype=jnp.int32), self.count)[None]
-        digits = alias.draw(self.gaps, self.room, words, more)
+        digits = alias.draw(self.gaps, self.room, words, more, start=2 * self.dimension)
         room = ((0, 0), (0, self.width - self.room))
         return jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)
 

@@ -42,8 +42,6 @@ HANDED_AT_ONCE = 1 << 25
 """Bytes of records that are handed over at once: those of several steps, or a part of one."""
 WORDS_AT_ONCE = 3 << 22
 """Random words drawn for the steps that are handed over at once."""
-READ_STEPS = 512
-"""Steps whose records are read at once, at most: the more, the closer they lie in a file."""
 GROUP_STEPS, GROUPS = 512, 200
 """Steps handed over at once, at most, and the least number of groups in a run: while one is computed the next is
 read, and what is drawn beyond the end of a segment is lost."""
@@ -251,24 +249,15 @@ class Fetch:
         run = max(1 if step.alone else 64, step.mechanism.steps // GROUPS)
         most = min(GROUP_STEPS, run, WORDS_AT_ONCE // step.words, fits // step.width)
         self.together = 1 if self.parted else max(1, most)
-        # Noise of many numbers is drawn for a few steps at once, what they read for more of them.
-        far = step.alone and not self.parted
-        self.reach = self.together * (max(1, min(READ_STEPS, fits // step.width) // self.together) if far else 1)
-        self._rooms = [[_room(self.reach, self.width, file) for file in stored.files] for _ in range(2)]
-        self._words = _words(self.together, step.words) if step.alone else None
-        self._fronts = _words(self.reach, step.front) if far else None
-        self._read, self._read_turn = range(0), 0
+        self._rooms = [[_room(self.together, self.width, file) for file in stored.files] for _ in range(2)]
+        sizes = (step.words, step.groups)
+        self._words = tuple(random.room(self.together, size) for size in sizes) if step.alone else None
         self._cold = False
         self._drawn: tuple[int, Any, Any] = (-1, None, None)
+        steps = jax.ShapeDtypeStruct((self.together,), jnp.int32)
+        given: Any = self._words and tuple(jax.ShapeDtypeStruct(room.shape, jnp.uint32) for room in self._words)
         ahead = self.shapes()
-        lowered = [
-            jax.jit(draw).lower(secret, jax.ShapeDtypeStruct((steps,), jnp.int32), _shapes(words))
-            for draw, steps, words in (
-                (self._draw_for, self.together, self._words),
-                *([(self._places_for, self.reach, self._fronts)] if far else []),
-            )
-        ]
-        draws = len(lowered)
+        lowered = [jax.jit(self._draw_for).lower(secret, steps, given)]
         if self.parted:
             totals = jax.eval_shape(step.zero)
             lowered.append(jax.jit(self._add_part).lower(state, totals, 0, 0, ahead, secret, key))
@@ -276,9 +265,7 @@ class Fetch:
         else:
             lowered.append(jax.jit(self._take).lower(state, 0, 0, ahead, secret, key))
         self._text = "".join(one.as_text() for one in lowered)
-        compiled = [one.compile(compiler_options=step.options) for one in lowered]
-        (self._draw, *places), self.programs = compiled[:draws], compiled[draws:]
-        self._places = places[0] if far else None
+        self._draw, *self.programs = [one.compile(compiler_options=step.options) for one in lowered]
 
     def as_text(self) -> str:
         """Give the programs, which decide the bits."""
@@ -288,15 +275,12 @@ class Fetch:
         """Give the public shapes of what is handed over."""
         noise: Any = [jax.ShapeDtypeStruct((self.together, size), jnp.int32) for size in self.step.blocks]
         subsets: Any = jax.ShapeDtypeStruct((self.together, self.width), jnp.int32)
-        words: Any = tuple(
-            jax.ShapeDtypeStruct((self.together, *room.shape[1:]), room.dtype) for room in self._rooms[0]
-        )
+        words: Any = tuple(jax.ShapeDtypeStruct(room.shape, room.dtype) for room in self._rooms[0])
         return Ahead(noise, subsets, words)
 
     def advance(self, state: State, first: int, stop: int, secret: Key, key: Key) -> State:
         """Take charged steps. A group's memory is written again two groups later, when what it was for is done."""
         self.stored.unchanged()
-        self._read = range(0)  # what was read before may be of another secret
         with ThreadPoolExecutor(1, "tacit-fetch") as thread:
             coming: Future[tuple[Ahead, bool]] = thread.submit(self._group, secret, first, stop, 0, 0)
             start, part, turn, totals = first, 0, 0, None
@@ -363,15 +347,14 @@ class Fetch:
         noise, subsets = self.step.draw(secret, steps, words)
         return noise, None if self.step.everyone else subsets  # everyone's places are known, and many
 
-    def _places_for(self, secret: Key, steps: Any, given: Any) -> Array:
-        return self.step.subsets(alias.Words(given[0], None, given[1]), self.step.more_keys(secret, steps))
-
     def _group(self, secret: Key, first: int, stop: int, part: int, turn: int) -> tuple[Ahead, bool]:
         """Draw and read for some steps, or for a part of one; and say whether that was its last."""
         if self._drawn[0] != first or not part:
             steps = np.arange(first, first + self.together, dtype=np.int32)
             if self._words is not None:
-                _fill(self._words, secret, first, stop)
+                held, (words, least) = random.to_bytes(secret), self._words
+                for i in range(min(self.together, stop - first)):
+                    random.words(held, 2 * (first + i), words[i], least[i], alias.GROUP)
             noise, subsets = jax.block_until_ready(self._draw(secret, steps, self._words))
             self._drawn = first, noise, None if subsets is None else np.asarray(subsets)
         _, noise, places = self._drawn
@@ -383,36 +366,17 @@ class Fetch:
             here = places[:, begin : begin + self.width]
             here = np.pad(here, ((0, 0), (0, self.width - here.shape[1])), constant_values=count)
             last = not self.parted or begin + self.width >= int(np.count_nonzero(places < count))
-        if self._places is not None:
-            rooms = self._read_ahead(secret, first, stop)
-        else:
-            rooms = self._rooms[turn]
-            self._gather(here[: min(self.together, stop - first)], begin if places is None else None, rooms)
-        return Ahead(noise, jnp.asarray(here), tuple(map(jax.device_put, rooms))), last
-
-    def _read_ahead(self, secret: Key, first: int, stop: int) -> list[Any]:
-        """Give the records of a group of steps; those of several groups are read at once, into one of two rooms."""
-        assert self._places is not None
-        if first not in self._read:
-            self._read = range(first, min(first + self.reach, stop))
-            self._read_turn = 1 - self._read_turn
-            _fill(self._fronts, secret, first, stop)
-            places = self._places(secret, np.arange(first, first + self.reach, dtype=np.int32), self._fronts)
-            self._gather(np.asarray(places)[: len(self._read)], None, self._rooms[self._read_turn])
-        begin = first - self._read.start
-        return [room[begin : begin + self.together] for room in self._rooms[self._read_turn]]
-
-    def _gather(self, places: Int32[np.ndarray, "steps width"], begin: int | None, rooms: list[Any]) -> None:
-        """Read the records at some places of the files, or all from one on, into memory."""
-        started, count = time.perf_counter(), self.stored.count
-        mine = places.reshape(-1)
+        rooms = self._rooms[turn]
+        started = time.perf_counter()
+        mine = here[: min(self.together, stop - first)].reshape(-1)
         slots = np.flatnonzero(mine < count)
         for file, room in zip(self.stored.files, rooms, strict=True):
-            if begin is not None:
+            if places is None:
                 file.read(begin, len(slots), room[0, : len(slots)])
             else:
                 file.gather(mine[slots], room.reshape(-1, file.width), slots, cold=self._cold)
         self._cold = time.perf_counter() - started > COLD * (1 + len(slots))
+        return Ahead(noise, jnp.asarray(here), tuple(map(jax.device_put, rooms))), last
 
 
 def write_columns(source: Any, schema: Schema, folder: str | os.PathLike[str]) -> None:
@@ -627,22 +591,6 @@ def _header(out: Any, dtype: np.dtype[Any], count: int) -> None:
     # NumPy pads the header so that the number of records can grow in place.
     facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(out, facts)
-
-
-def _words(steps: int, size: int) -> tuple[Any, Any]:
-    """Give room for the words of some steps, and for the least of each group of them."""
-    return random.room(steps, size), random.room(steps, -(-size // alias.GROUP))
-
-
-def _fill(rooms: Any, secret: Key, first: int, stop: int) -> None:
-    """Write the words of the steps from ``first`` on."""
-    held, (words, least) = random.to_bytes(secret), rooms
-    for i in range(min(len(words), stop - first)):
-        random.words(held, 2 * (first + i), words[i], least[i], alias.GROUP)
-
-
-def _shapes(rooms: Any) -> Any:
-    return rooms and tuple(jax.ShapeDtypeStruct(room.shape, jnp.uint32) for room in rooms)
 
 
 def _room(steps: int, width: int, file: File) -> Shaped[np.ndarray, "steps width words"]:

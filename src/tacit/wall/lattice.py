@@ -120,16 +120,16 @@ def to_float(total: Sum, unit: float) -> Float32[Array, "d"]:
 
 
 def noise(
-    sizes: Sequence[int], words: alias.Words, keys: Key, fines: Sequence[int] | None = None, start: int = 0
+    sizes: Sequence[int], words: alias.Words, keys: Key, fines: Sequence[int] | None = None
 ) -> list[Int32[Array, "steps _"]]:
-    """Give rounded Gaussians of standard deviation RHO, in blocks, from two words for each, from ``start`` on.
+    """Give rounded Gaussians of standard deviation RHO, in blocks, from the first two words for each of every step.
 
     A block is given in units of 2**-fine, if ``fines`` says so.
 
     Privacy: depends on no record; the words and keys (see ``alias.draw``) are secret, and used for nothing else.
     """
     scales = [1 << fine for fine in fines or [0] * len(sizes)]
-    return alias.combine(tables(), [STRIDE, 1], sizes, words, keys, start, middle=LARGEST_NOISE, scales=scales)
+    return alias.combine(tables(), [STRIDE, 1], sizes, words, keys, middle=LARGEST_NOISE, scales=scales)
 
 
 @functools.cache
