@@ -157,6 +157,8 @@ def backprop(
 
         by_mean, by_std = jax.grad(loss, (0, 1))(state.params.mean, state.std)
         by_rho = jax.tree.map(lambda slope, std: std * slope - temperature / size, by_std, state.std)
+        # The barrier: both of Adam's averages take it, and each would compute it again.
+        by_rho = jax.lax.optimization_barrier(by_rho)
         change, memory = both.update(Gaussian(by_mean, by_rho), state.optimizer, state.params)
         params = optax.apply_updates(state.params, change)
         std = deviations(params.rho)
