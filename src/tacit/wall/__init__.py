@@ -43,7 +43,7 @@ HANDED_OVER = 128
 """Steps for which noise and subsets are handed over at once, at most."""
 QUICK = 1 << 28
 """A run whose contributions have fewer numbers in all takes less time than compiling it: it is compiled quickly."""
-GIVEN_AT_ONCE = 1 << 25
+GIVEN_AT_ONCE = 3 << 23
 """Random words handed over at once: those of several steps, since each call costs the program new memory."""
 
 
