@@ -225,8 +225,10 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     state = method.init(KEY)
     after = method.update(state, released(method, state, data), KEY)
 
+    noise = jax.tree.map(lambda w, mean, std: (w - mean) / std, state.weights[0], state.params.mean, state.std)
+
     def loss(params: Any) -> Any:
-        w = at(params.mean, jax.tree.map(jnp.exp, params.rho), state.noise[0])
+        w = at(params.mean, jax.tree.map(jnp.exp, params.rho), noise)
         (mean,), (std,) = params.mean.values(), jax.tree.map(jnp.exp, params.rho).values()
         fit = jnp.sum(jax.vmap(lambda record: net.log_likelihood(w, record, None))(data))
         divergence = jnp.sum((std**2 + mean**2) / 2 - jnp.log(std))
@@ -246,7 +248,7 @@ def test_several_draws_of_the_weights_give_the_mean_of_their_gradients() -> None
     one = tacit.backprop(line(), size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3)(RECORD)
     state = three.init(KEY)
     together = three.update(state, released(three, state, data), KEY).params.mean["weights"]
-    single = [state._replace(noise=[z], weights=[w]) for z, w in zip(state.noise, state.weights, strict=True)]
+    single = [state._replace(weights=[w]) for w in state.weights]
     apart = [one.update(each, released(one, each, data), KEY).params.mean["weights"] for each in single]
     np.testing.assert_allclose(together, np.mean(apart, 0), rtol=1e-4, atol=1e-5)
     # Together they have the norm of one draw's gradient, so that the same clip suits.

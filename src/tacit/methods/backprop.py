@@ -6,7 +6,7 @@
         u_i  = grad_w log p(y_i | x_i, w)                contribution: through the wall, as in SGD
         G    = (sum over the subset of clip(u_i) + noise) / rate
         g_mu = G + tau grad_mu E_q log p(w),   g_s = G eps + tau (grad_s E_q log p(w) + 1/s)
-        mu = optimiser(-g_mu / size),  rho = Adam(-g_rho)
+        mu = optimiser(-g_mu / size),  rho = Adam(-g_rho)   of many weights, rho in every fourth step
     a draw:  w ~ N(mubar, sbar^2 + (V + diag V) / 2)     V from how averages of mu over stretches of the path differ
 
 Where it leaves the paper (METHODS 13): the divergence from the prior is counted once, not once a record, and stays
@@ -42,13 +42,18 @@ from tacit.methods.running import (
     check_size,
     inner,
     longer,
+    many,
     normals,
     stretches,
     tail_average,
     wandered,
     wandering,
+    when,
 )
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+
+EVERY_WIDTH = 4
+"""Of many weights, widths are moved in one step of so many, as far as in all of them: it takes passes over memory."""
 
 
 class Gaussian(NamedTuple):
@@ -59,16 +64,16 @@ class Gaussian(NamedTuple):
 
 
 class BackpropState(NamedTuple):
-    """Parameters of q, their average, the means' path, the next step's draws, the optimiser's memory, the step.
+    """Parameters of q, their average, the means' path, the next step's draws, the optimisers' memory, the step.
 
-    ``std`` is the exponential of ``params.rho``, computed once a step.
+    ``std`` is the exponential of ``params.rho``, computed when that moves; ``seed`` is what eps is drawn by.
     """
 
     params: Gaussian
     std: Weights
     average: Gaussian
     path: Stretches
-    noise: list[Weights]
+    seed: Array
     weights: list[Weights]
     optimizer: Any
     step: Array
@@ -120,53 +125,68 @@ def backprop(
     shapes = jax.eval_shape(net.start, jax.random.key(0))
     # Over the root of their number, the gradients together have the norm of one.
     factor = 1 / math.sqrt(draws)
+    every = EVERY_WIDTH if many(shapes) else 1
+    of_mean = optimizer or optax.sgd(0.2, momentum=0.9)
     # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same.
-    both = optax.multi_transform(
-        {"mean": optimizer or optax.sgd(0.2, momentum=0.9), "rho": optax.adam(0.02)},
-        Gaussian("mean", "rho"),  # type: ignore[arg-type]
-    )
+    of_rho = optax.adam(0.02 * every)
 
     def init(key: Key) -> BackpropState:
         mean = net.start(key)
         rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, math.log(first_std)), mean)
         params, std = Gaussian(mean, rho), deviations(rho)
-        noise = drawn_ahead(key)
-        weights = [at(mean, std, one) for one in noise]
-        return BackpropState(params, std, params, stretches(mean), noise, weights, both.init(params), jnp.int32(0))
+        memory = of_mean.init(mean), of_rho.init(rho)
+        seed = seeded(key)
+        weights = drawn(mean, std, seed)
+        return BackpropState(params, std, params, stretches(mean), seed, weights, memory, jnp.int32(0))
 
     def deviations(rho: Weights) -> Weights:
         # The barrier: without it they are computed again wherever they are used.
         return jax.lax.optimization_barrier(jax.tree.map(jnp.exp, rho))
 
-    def drawn_ahead(key: Key) -> list[Weights]:
-        # While a step's draws are kept they are made once, not in the contribution and again in the update.
+    def seeded(key: Key) -> Array:
+        return jax.random.bits(key, (2,), jnp.uint32)
+
+    def noise_of(seed: Array) -> list[Weights]:
+        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
         return [normals(shapes, one) for one in jax.random.split(key, draws)]
+
+    def drawn(mean: Weights, std: Weights, seed: Array) -> list[Weights]:
+        return [at(mean, std, one) for one in noise_of(seed)]
 
     def contribute(state: BackpropState, record: Record, key: Key) -> PyTree:
         return [score(net, weights, record, factor=factor) for weights in state.weights]
 
-    def update(state: BackpropState, release: Release, key: Key) -> BackpropState:
-        def loss(mean: Weights, std: Weights) -> Array:
-            """The negative ELBO but for q's entropy: the released gradient goes through the draw."""
-            means = jnp.float32(0)
-            for full, noise in zip(release.full, state.noise, strict=True):
-                weights = at(mean, std, noise)
-                fit = inner(full, weights) / factor
-                means += (fit + temperature * net.expected_log_prior(mean, std, weights)) / draws
-            return -means / size
+    def loss(mean: Weights, std: Weights, noise: list[Weights], release: Release) -> Array:
+        """The negative ELBO but for q's entropy: the released gradient goes through the draw."""
+        means = jnp.float32(0)
+        for total, one in zip(release.total, noise, strict=True):
+            # The inner product with mean + std noise, in the order of fewest passes over memory.
+            fit = inner(total, mean) + inner(jax.tree.map(jnp.multiply, total, one), std)
+            prior = net.expected_log_prior(mean, std, at(mean, std, one))
+            means += (fit / (factor * release.rate) + temperature * prior) / draws
+        return -means / size
 
-        by_mean, by_std = jax.grad(loss, (0, 1))(state.params.mean, state.std)
-        by_rho = jax.tree.map(lambda slope, std: std * slope - temperature / size, by_std, state.std)
-        # The barrier: both of Adam's averages take it, and each would compute it again.
-        by_rho = jax.lax.optimization_barrier(by_rho)
-        change, memory = both.update(Gaussian(by_mean, by_rho), state.optimizer, state.params)
-        params = optax.apply_updates(state.params, change)
-        std = deviations(params.rho)
+    def update(state: BackpropState, release: Release, key: Key) -> BackpropState:
+        def wider(widths: tuple[Array, Weights, Weights, Any]) -> tuple[Array, Weights, Weights, Any]:
+            # The seed is among them, and changes, lest the compiler draws eps by it in every step.
+            seed, rho, std, memory = widths
+            by_std = jax.grad(loss, 1)(state.params.mean, std, noise_of(seed), release)
+            by_rho = jax.tree.map(lambda slope, std: std * slope - temperature / size, by_std, std)
+            # The barrier: both of Adam's averages take it, and each would compute it again.
+            change, memory = of_rho.update(jax.lax.optimization_barrier(by_rho), memory, rho)
+            rho = optax.apply_updates(rho, change)
+            return seed + 1, rho, deviations(rho), memory
+
+        widths = (state.seed, state.params.rho, state.std, state.optimizer[1])
+        _, rho, std, of_widths = when(state.step % every == 0, wider, widths) if every > 1 else wider(widths)
+        by_mean = jax.grad(loss)(state.params.mean, state.std, noise_of(state.seed), release)
+        change, of_means = of_mean.update(by_mean, state.optimizer[0], state.params.mean)
+        mean = optax.apply_updates(state.params.mean, change)
+        params, memory = Gaussian(mean, rho), (of_means, of_widths)
+        seed = seeded(key)
         average = tail_average(state.average, params, state.step)
-        path = longer(state.path, params.mean, state.step)
-        noise = drawn_ahead(key)
-        weights = [at(params.mean, std, one) for one in noise]
-        return BackpropState(params, std, average, path, noise, weights, memory, state.step + 1)
+        path = longer(state.path, mean, state.step)
+        return BackpropState(params, std, average, path, seed, drawn(mean, std, seed), memory, state.step + 1)
 
     def draw(state: BackpropState, key: Key) -> dict[str, Array]:
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import ndtri
+import numpy as np
+from scipy import special
 
 from tacit.types import Array, Key, PyTree, Release
 
@@ -93,10 +94,10 @@ def tail_average(average: PyTree, new: PyTree, step: Array) -> PyTree:
         share = 4 * every / (step + 4 * every)
         return jax.tree.map(lambda old, new: old + share * (new - old), average, new)
 
-    if not _many(new):
+    if not many(new):
         return taken(average, 1)
     every = jnp.where(step < 64, 1, EVERY)
-    return _when(step % every == 0, lambda old: taken(old, every), average)
+    return when(step % every == 0, lambda old: taken(old, every), average)
 
 
 class Stretches(NamedTuple):
@@ -118,7 +119,7 @@ def longer(path: Stretches, new: PyTree, step: Array) -> Stretches:
     """Take a step's parameters into the stretch that it is in; of many numbers, every eighth step's."""
 
     def taken(path: Stretches, number: Array) -> Stretches:
-        path = _when(number == STRETCHES * path.length, halved, path)
+        path = when(number == STRETCHES * path.length, halved, path)
         place, within = number // path.length, number % path.length
         means = jax.tree.map(lambda leaf, new: leaf.at[place].add((new - leaf[place]) / (within + 1)), path.means, new)
         return Stretches(means, path.length)
@@ -129,9 +130,9 @@ def longer(path: Stretches, new: PyTree, step: Array) -> Stretches:
 
         return Stretches(jax.tree.map(pairs, path.means), 2 * path.length)
 
-    if not _many(new):
+    if not many(new):
         return taken(path, step)
-    return _when(step % EVERY == 0, lambda old: taken(old, step // EVERY), path)
+    return when(step % EVERY == 0, lambda old: taken(old, step // EVERY), path)
 
 
 def wandering(path: Stretches, step: Array, key: Key) -> PyTree:
@@ -159,7 +160,7 @@ def wandered(path: Stretches, step: Array) -> PyTree:
 
 def _late(path: Stretches, step: Array) -> tuple[Array, Array]:
     """Say which stretches are whole and late after so many steps, and what a squared deviation of one counts for."""
-    taken = -(-step // EVERY) if _many(path.means, STRETCHES) else step
+    taken = -(-step // EVERY) if many(path.means, STRETCHES) else step
     done = taken // path.length
     used = (jnp.arange(STRETCHES) >= (done + 3) // 4) & (jnp.arange(STRETCHES) < done)  # the first come from afar
     number = jnp.sum(used)
@@ -168,12 +169,13 @@ def _late(path: Stretches, step: Array) -> tuple[Array, Array]:
     return used, variance * (number > 1)
 
 
-def _many(tree: PyTree, copies: int = 1) -> bool:
+def many(tree: PyTree, copies: int = 1) -> bool:
+    """Say whether a tree has so many numbers that passes over them should be few."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree)) >= MANY * copies
 
 
-def _when(wanted: Array, change: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
-    # A loop that runs once or not at all leaves the tree where it is in memory.
+def when(wanted: Array, change: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
+    """Change a tree or leave it where it is in memory: by a loop that runs once or not at all."""
     return jax.lax.fori_loop(0, wanted.astype(jnp.int32), lambda _, old: change(old), tree)
 
 
@@ -218,8 +220,7 @@ def normals(like: PyTree, key: Key) -> PyTree:
     For public randomness that is averaged over many steps; their variance is 1 to within 1e-4, and none is beyond 4.4.
     """
     leaves, structure = jax.tree.flatten(like)
-    lower = ndtri((jnp.arange(1 << 15, dtype=jnp.float32) + 0.5) / (1 << 16))
-    table = jnp.concatenate([lower, -lower[::-1]])
+    table = jnp.asarray(special.ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32))
     keys = jax.random.bits(key, (2, len(leaves)), jnp.uint32)
     values = [
         table.at[hashed(keys[0, i], keys[1, i], leaf.size) >> 16].get(mode="promise_in_bounds").reshape(leaf.shape)
