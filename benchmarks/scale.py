@@ -30,7 +30,8 @@ from tacit.ledger import Ledger
 from tacit.wall import Door, disk, random
 
 COLUMNS, SUBSET, GROUPS = 20, 256, 8
-HIDDEN = 256
+HIDDEN = {"network": 256, "wide network": 1200}
+"""Units in each of two hidden layers."""
 
 
 def logistic() -> tacit.Method:
@@ -43,7 +44,7 @@ def logistic() -> tacit.Method:
     return _follow(contribute, jnp.zeros(COLUMNS))
 
 
-def network() -> tacit.Method:
+def network(hidden: int) -> tacit.Method:
     """Follow the gradient of a network with two hidden layers."""
 
     def loss(w: Any, record: Any) -> Any:
@@ -52,7 +53,7 @@ def network() -> tacit.Method:
 
     a, b, c = (
         0.1 * jax.random.normal(jax.random.key(i), s)
-        for i, s in enumerate([(COLUMNS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN,)])
+        for i, s in enumerate([(COLUMNS, hidden), (hidden, hidden), (hidden,)])
     )
     return _follow(lambda w, record, _: jax.grad(loss)(w, record), {"a": a, "b": b, "c": c}, -1e-6)
 
@@ -146,8 +147,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--cold", type=int, default=0, help="rounds with the largest file dropped from the page cache")
     parser.add_argument("--mapped", action="store_true", help="the largest file once more, mapped into memory")
+    parser.add_argument("--only", choices=["logistic", *HIDDEN], help="this step, for the memory that it takes by itself")
     parser.add_argument("--write", action="store_true", help="make the files and stop")
     options = parser.parse_args()
+    methods = {"logistic": logistic(), **{name: network(hidden) for name, hidden in HIDDEN.items()}}
+    methods = {name: method for name, method in methods.items() if options.only in (None, name)}
     counts = [n for n in (10**4, 10**6, 10**8) if n <= options.largest]
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
@@ -164,7 +168,7 @@ def main() -> None:
             began = time.perf_counter()
             data = tacit.read_columns(folder / str(n), size=n, mapped=mapped)
             print(f"{row} records checked and hashed in {time.perf_counter() - began:.1f} s; resident {peak()}")
-            for name, method in (("logistic", logistic()), ("network", network())):
+            for name, method in methods.items():
                 mechanism = tacit.Mechanism(rate=SUBSET / n, clip=5.0, noise_multiplier=1.3, steps=10**6)
                 facts = {"ledgers": [Ledger()], "run": "bench", "kind": "fit", "title": name, "simulation": True}
                 door = Door(method, data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
@@ -174,8 +178,8 @@ def main() -> None:
         before = peak()
         for turn in range(options.rounds + 1):
             for place, program in all_programs.items():
-                # Subsets are the same for every model; the network's cannot be drawn without its noise.
-                if place[2] != "cold" and place[::2] != ("network", "drawn"):
+                # Subsets are the same for every model; a network's cannot be drawn without its noise.
+                if place[2] != "cold" and (place[2] != "drawn" or place[0] == "logistic" or options.only):
                     took = program(turn)
                     if turn:  # the first round warms up
                         timed.setdefault(place, []).append(took)
@@ -186,10 +190,10 @@ def main() -> None:
     print("| µs a step | records | fetched ahead | against 10^4 | device | drawn | gathered | share | cold |")
     print("|---|---|---|---|---|---|---|---|---|")
     found = {place: statistics.median(values) for place, values in timed.items()}
-    for name in ("logistic", "network"):
+    for name in methods:
         for row, _, _ in rows:
             whole, device = (found[name, row, kind] for kind in ("fetched", "device"))
-            drawn, gathered = found["logistic", row, "drawn"], found[name, row, "gathered"]
+            drawn, gathered = found[[*methods][0], row, "drawn"], found[name, row, "gathered"]
             cold = f"{found[name, row, 'cold']:.0f}" if (name, row, "cold") in found else ""
             growth, share = whole / found[name, rows[0][0], "fetched"], (drawn + gathered) / whole
             shown = f"{device:.0f} | {drawn:.0f} | {gathered:.0f} | {share:.0%} | {cold}"
