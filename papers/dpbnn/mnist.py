@@ -471,6 +471,7 @@ def reliabilities(shown: dict[str, Any]) -> Any:
         first = next(title for title in ("normal, private", *found) if title in found)
         plots.plot_confidence(found[first], top)
         plots.plot_reliability(found, bottom)
+        bottom.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2))
         top.set_title(f"{name}: {first}", loc="left", fontsize=8)
         bottom.set_title(name, loc="left", fontsize=8)
     return figure

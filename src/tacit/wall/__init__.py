@@ -98,7 +98,8 @@ class Door:
         elif isinstance(data._records, disk.Stored):
             lowered = self._fetch = disk.Fetch(step, data._records, state, secret, key)
         else:
-            lowered = jax.jit(step.take).lower(state, 0, 0, 0, step.given(secret), secret, key, data._records)
+            take = jax.jit(step.take, donate_argnums=0)
+            lowered = take.lower(state, 0, 0, 0, step.given(secret), secret, key, data._records)
         # The start decides the bits too, and is computed outside the segment; and so do the compiler's options.
         started = jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
         self._text = lowered.as_text() + started + repr(step.options)
@@ -156,6 +157,7 @@ class Door:
             return self._fetch.advance(state, first, stop, self._stream, self._key)
         together = self._step.together
         begin = first if self._draw is None else first // together * together
+        state = jax.tree.map(jnp.copy, state)  # the program takes its memory over, and the caller's stays
         with ThreadPoolExecutor(1, "tacit-draw") as thread:
             coming = thread.submit(self._give, begin, stop, 0)
             for i, base in enumerate(range(begin, stop, together)):
