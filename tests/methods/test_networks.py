@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -240,6 +241,31 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     # Adam's first step is 0.02 along the sign of the gradient.
     (old,), (new,), (slope,) = (part.rho.values() for part in (state.params, after.params, gradient))
     np.testing.assert_allclose(old - new, 0.02 * np.sign(slope), rtol=1e-3)
+
+
+def test_widths_of_many_weights_are_moved_in_every_fourth_step_along_the_same_gradient() -> None:
+    """Moved they are as of few weights, four times as far; the draws change in every step, and the means."""
+    size, count = 1 << 16, 64
+    data = {"x": np.ones((count, 1), np.float32), "y": np.arange(count, dtype=np.float32)}
+    net = tacit.network((lambda key: jnp.zeros(size), lambda w, x: x[0] * jnp.mean(w)), "gaussian", noise=0.5)
+    method = tacit.backprop(net, size=count, optimizer=optax.sgd(1.0), first_std=0.3)({"x": np.ones(1), "y": 0.0})
+    update, states = jax.jit(method.update), [method.init(KEY)]
+    for step in range(5):
+        release = released(method, states[-1], data)
+        half = release._replace(rate=jnp.float32(0.5), full=jax.tree.map(lambda leaf: 2 * leaf, release.total))
+        states.append(update(states[-1], half, jax.random.fold_in(KEY, step)))
+    rho, mean, weights = (
+        [np.asarray(next(iter(part.values()))) for part in parts]
+        for parts in zip(*((state.params.rho, state.params.mean, state.weights[0]) for state in states), strict=True)
+    )
+    assert [np.array_equal(*pair) for pair in itertools.pairwise(rho)] == [False, True, True, True, False]
+    assert not any(np.array_equal(*pair) for part in (mean, weights) for pair in itertools.pairwise(part))
+    (total,) = jax.tree.leaves(released(method, states[0], data).total)
+    # By rho: the slope of the fit along s eps, of the prior's s**2 / 2, and of the entropy.
+    slope = -(2 * total * (weights[0] - mean[0]) - 0.3**2) / count - 1 / count
+    sure = np.abs(slope) > 1e-6
+    assert sure.mean() > 0.99
+    np.testing.assert_allclose((rho[0] - rho[1])[sure], 4 * 0.02 * np.sign(slope)[sure], rtol=1e-2)
 
 
 def test_several_draws_of_the_weights_give_the_mean_of_their_gradients() -> None:
