@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--cold", type=int, default=0, help="rounds with the largest file dropped from the page cache")
     parser.add_argument("--mapped", action="store_true", help="the largest file once more, mapped into memory")
-    parser.add_argument("--only", choices=["logistic", *HIDDEN], help="this step, for the memory that it takes by itself")
+    parser.add_argument("--only", choices=["logistic", *HIDDEN], help="this step alone, for the memory it takes")
     parser.add_argument("--write", action="store_true", help="make the files and stop")
     options = parser.parse_args()
     methods = {"logistic": logistic(), **{name: network(hidden) for name, hidden in HIDDEN.items()}}
@@ -193,7 +193,7 @@ def main() -> None:
     for name in methods:
         for row, _, _ in rows:
             whole, device = (found[name, row, kind] for kind in ("fetched", "device"))
-            drawn, gathered = found[[*methods][0], row, "drawn"], found[name, row, "gathered"]
+            drawn, gathered = found[next(iter(methods)), row, "drawn"], found[name, row, "gathered"]
             cold = f"{found[name, row, 'cold']:.0f}" if (name, row, "cold") in found else ""
             growth, share = whole / found[name, rows[0][0], "fetched"], (drawn + gathered) / whole
             shown = f"{device:.0f} | {drawn:.0f} | {gathered:.0f} | {share:.0%} | {cold}"

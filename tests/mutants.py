@@ -274,6 +274,13 @@ MUTANTS = [
         (f"{NEIGHBOURS}::test_no_neighbour_is_further_away_than_the_radius[five numbers]",),
     ),
     Mutant(
+        "nothing of the clip kept for what float32 errs within a block of records",
+        "wall/clip.py",
+        "        relative = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)\n",
+        "        relative = 0.0\n",
+        ("tests/wall/test_clip.py::test_what_thin_products_take",),
+    ),
+    Mutant(
         "the rate of the subsets rounded to float32",
         "wall/sample.py",
         "    stay = Fraction(1) - Fraction(rate)\n",
