@@ -53,7 +53,7 @@ from tacit.methods.running import (
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
 
 EVERY_WIDTH = 4
-"""Of many weights, widths are moved in one step of so many, as far as in all of them: it takes passes over memory."""
+"""Of many weights, widths are moved in one step of so many: it takes passes over memory."""
 
 
 class Gaussian(NamedTuple):
@@ -127,8 +127,9 @@ def backprop(
     factor = 1 / math.sqrt(draws)
     every = EVERY_WIDTH if many(shapes) else 1
     of_mean = optimizer or optax.sgd(0.2, momentum=0.9)
-    # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same.
-    of_rho = optax.adam(0.02 * every)
+    # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same. In fewer steps
+    # by the root of their number further: noise then takes widths as far as it would in all of them.
+    of_rho = optax.adam(0.02 * math.sqrt(every))
 
     def init(key: Key) -> BackpropState:
         mean = net.start(key)
