@@ -127,8 +127,8 @@ def backprop(
     factor = 1 / math.sqrt(draws)
     every = EVERY_WIDTH if many(shapes) else 1
     of_mean = optimizer or optax.sgd(0.2, momentum=0.9)
-    # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same. In fewer steps
-    # by the root of their number further: noise then takes widths as far as it would in all of them.
+    # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same. The fewer the
+    # moves the longer, by the root: noise then takes widths as far as it would in all steps.
     of_rho = optax.adam(0.02 * math.sqrt(every))
 
     def init(key: Key) -> BackpropState:
