@@ -221,7 +221,8 @@ def normals(like: PyTree, key: Key) -> PyTree:
     leaves, structure = jax.tree.flatten(like)
     with jax.ensure_compile_time_eval():  # a constant of the program: not made again in every segment
         lower = ndtri((jnp.arange(1 << 15, dtype=jnp.float32) + 0.5) / (1 << 16))
-        table = jnp.concatenate([lower, -lower[::-1]])
+        # One more than are used: the wall refuses constants with as many rows as there are records.
+        table = jnp.concatenate([lower, -lower[::-1], jnp.zeros(1)])
     keys = jax.random.bits(key, (2, len(leaves)), jnp.uint32)
     values = [
         table.at[hashed(keys[0, i], keys[1, i], leaf.size) >> 16].get(mode="promise_in_bounds").reshape(leaf.shape)
