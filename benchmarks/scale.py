@@ -185,7 +185,8 @@ def main() -> None:
                         timed.setdefault(place, []).append(took)
         after, largest = peak(), rows[len(counts) - 1][0]
         for turn in range(options.cold):  # at the end: the file stays cold
-            timed.setdefault(("logistic", largest, "cold"), []).append(all_programs["logistic", largest, "cold"](turn))
+            place = next(iter(methods)), largest, "cold"
+            timed.setdefault(place, []).append(all_programs[place](turn))
     print(f"\nsubsets of {SUBSET}; resident at most {before} before the first step, {after} after the last\n")
     print("| µs a step | records | fetched ahead | against 10^4 | device | drawn | gathered | share | cold |")
     print("|---|---|---|---|---|---|---|---|---|")

@@ -11,7 +11,7 @@
 
 Where it leaves the paper (METHODS 13): the divergence from the prior is counted once, not once a record, and stays
 outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates and noise, and
-grad_rho follows from it, since eps is public. A step costs as much as one of SGD. At temperature tau = 1 the bound
+grad_rho follows from it, since eps is public. Records cost as much as in SGD. At temperature tau = 1 the bound
 on the evidence is climbed. In wide networks its summit is known to be a poor fit, all but the prior, since thousands
 of weights to a unit each bring their divergence; a lower temperature counts the divergence for less.
 
