@@ -116,9 +116,10 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
     """
     usual = 128.0 if expected is None else expected
     products = sum(rows * columns for rows, columns in pairs)
+    written = plain + sum(rows for rows, columns in pairs if columns == 1)
     thin = all(columns == 1 for _, columns in pairs)
     # Either passes over the sum of products are what takes time, or what a chunk's records hold beside them.
-    largest = LARGEST_CHUNK if products > CACHED_CHUNK * plain else CACHED_CHUNK
+    largest = LARGEST_CHUNK if thin or products > CACHED_CHUNK * written else CACHED_CHUNK
     pieces = 0
     while True:
         pieces = 2 * pieces or math.ceil((usual + 2 * math.sqrt(usual)) / largest)
@@ -260,8 +261,19 @@ def _check_clip(clip: float) -> None:
         )
 
 
+def _stages(dimension: int) -> tuple[int, int]:
+    """Give how many partial sums squares are added up in, and how many squares are in each of them."""
+    if dimension <= ONE_STAGE:
+        return 1, dimension
+    root = math.isqrt(dimension - 1) + 1
+    # Whole partial sums, if there are such of about the root: what is filled up with zeros is written anew.
+    exact = [number for number in range(root // 2, root + 1) if dimension % number == 0]
+    return (exact[-1], dimension // exact[-1]) if exact else (root, root)
+
+
 def _additions(dimension: int) -> int:
-    return dimension if dimension <= ONE_STAGE else 2 * math.isqrt(dimension - 1) + 2
+    sums, squares = _stages(dimension)
+    return squares if sums == 1 else sums + squares
 
 
 def _factor(squares: Float32[Array, "n"], share: float, radius: int) -> Float32[Array, "n"]:
@@ -291,10 +303,10 @@ def _round(
 
 def _sum_of_squares(rows: Float32[Array, "n d"]) -> Float32[Array, "n"]:
     count, dimension = rows.shape
-    if dimension <= ONE_STAGE:
+    sums, squares = _stages(dimension)
+    if sums == 1:
         return jnp.sum(rows * rows, axis=1)
-    width = math.isqrt(dimension - 1) + 1
-    padded = jnp.pad(rows, ((0, 0), (0, width * width - dimension))).reshape(count, width, width)
+    parts = jnp.pad(rows, ((0, 0), (0, sums * squares - dimension))).reshape(count, sums, squares)
     # The barrier keeps the compiler from merging the two sums into one long one with a larger error.
-    partial = jax.lax.optimization_barrier(jnp.sum(padded * padded, axis=2))
+    partial = jax.lax.optimization_barrier(jnp.sum(parts * parts, axis=2))
     return jnp.sum(partial, axis=1)
