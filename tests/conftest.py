@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ from tacit.types import Method
 from tacit.wall import Door, random
 from tacit.wall.data import PrivateData
 
+# Tracing makes very many small objects that live on: cycles among them are looked for less often.
+gc.set_threshold(50_000, 20, 100)
 # Many tests open a door on the same program: compile it once. The folder is new for every run of the tests, and its
 # name passes to the processes that are started, by pytest-xdist or by a test.
 if "TACIT_TEST_PROGRAMS" not in os.environ:

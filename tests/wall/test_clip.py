@@ -411,6 +411,11 @@ def test_what_factoring_takes() -> None:
     assert clip.factoring(100, ((1000, 1000),), lattice.radius(30.0), 128.0) is None
     # Nor where subsets are so large that float32's error would cost too much.
     assert clip.factoring(100, ((300, 200),), lattice.radius(1.0), 1e6) is None
+    # The kernels of a convolutional network are written out, thin products or not: what its records hold stays cached.
+    for plain, thin in ((9216, ()), (0, ((1024, 1), (8192, 1)))):
+        network = clip.factoring(plain, ((32, 512), *thin), radius, 256.0)
+        assert network is not None
+        assert network.chunk == 64
 
 
 def test_what_thin_products_take() -> None:

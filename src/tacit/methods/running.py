@@ -8,6 +8,7 @@ would be biased for ever after. Only a copy is repaired, each time it is used.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -219,10 +220,7 @@ def normals(like: PyTree, key: Key) -> PyTree:
     For public randomness that is averaged over many steps; their variance is 1 to within 1e-4, and none is beyond 4.4.
     """
     leaves, structure = jax.tree.flatten(like)
-    with jax.ensure_compile_time_eval():  # a constant of the program: not made again in every segment
-        lower = ndtri((jnp.arange(1 << 15, dtype=jnp.float32) + 0.5) / (1 << 16))
-        # One more than are used: the wall refuses constants with as many rows as there are records.
-        table = jnp.concatenate([lower, -lower[::-1], jnp.zeros(1)])
+    table = _quantiles()
     keys = jax.random.bits(key, (2, len(leaves)), jnp.uint32)
     values = [
         table.at[hashed(keys[0, i], keys[1, i], leaf.size) >> 16].get(mode="promise_in_bounds").reshape(leaf.shape)
@@ -230,6 +228,14 @@ def normals(like: PyTree, key: Key) -> PyTree:
     ]
     # The barrier: without it they are made again wherever they are used.
     return jax.tree.unflatten(structure, jax.lax.optimization_barrier(values))
+
+
+@functools.cache
+def _quantiles() -> Array:
+    with jax.ensure_compile_time_eval():  # a constant of the program: not made again in every segment
+        lower = ndtri((jnp.arange(1 << 15, dtype=jnp.float32) + 0.5) / (1 << 16))
+        # One more than are used: the wall refuses constants with as many rows as there are records.
+        return jnp.concatenate([lower, -lower[::-1], jnp.zeros(1)])
 
 
 def hashed(first: Array, second: Array, count: int) -> Array:
