@@ -111,7 +111,8 @@ def plot_reliability(found: Mapping[str, Reliability], ax: Any = None) -> Any:
         there = one.share > 0
         colour = COLOURS[place % len(COLOURS)]
         label = f"{title}: error {one.ece:.3f}"
-        ax.plot(one.confidence[there], one.accuracy[there], "o-", ms=4, lw=1.4, color=colour, label=label)
+        style = ("o-", "s:")[place // len(COLOURS) % 2]  # beyond four methods colours come again
+        ax.plot(one.confidence[there], one.accuracy[there], style, ms=4, lw=1.4, color=colour, label=label)
         if place == 0:
             ax.bar(one.low, one.share, one.high - one.low, align="edge", color=colour, alpha=0.15, zorder=0)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy (bars: share of predictions)")

@@ -180,6 +180,14 @@ def test_the_sum_of_squares_is_as_accurate_as_the_proof_says(
     assert np.all(np.abs(found / exact - 1) <= additions * clip.UNIT_ROUNDOFF)
 
 
+def test_two_stages_hold_all_squares_and_round_seldom() -> None:
+    """What the proof says of V and W; beyond one stage, for every dimension up to 20000 and some that are long."""
+    for dimension in (*range(clip.ONE_STAGE + 1, 20_000), 2_395_210, 10**9 + 7, 2**40):
+        sums, squares = clip._stages(dimension)
+        assert sums * squares >= dimension
+        assert sums + squares == clip._additions(dimension) <= 2.5 * math.sqrt(dimension) + 3
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_two_stages_stay_apart_when_compiled(options: dict[str, bool]) -> None:
     """Merged into one sum, 4097 and more additions would not be covered by the allowance."""
