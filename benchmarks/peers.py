@@ -148,7 +148,7 @@ def noise() -> Found:
         return lattice.noise([size], alias.Words(words, jnp.int32(0), least), more)
 
     def ours() -> Any:
-        random.words(secret, 0, words[0], least[0], alias.GROUP)
+        random.words(secret, [0], words, least, alias.GROUP)
         return table(*jax.device_put((words, least)))
 
     normal = jax.jit(lambda key: jax.random.normal(key, (size,)))

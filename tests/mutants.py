@@ -170,6 +170,20 @@ MUTANTS = [
         ("tests/wall/test_random.py::test_fresh_keys_are_the_operating_systems_32_bytes",),
     ),
     Mutant(
+        "the same words in every part of a step",
+        "wall/random.py",
+        "            _write(cipher, 2 * start, row[start : cut + TAG])\n",
+        "            _write(cipher, 0, row[start : cut + TAG])\n",
+        ("tests/wall/test_random.py::test_the_words_of_openssl_are_the_counter_mode_of_aes",),
+    ),
+    Mutant(
+        "a smaller last chunk, whatever it does to contributions",
+        WALL,
+        "        self.tail = self.tail if same else 0\n",
+        "",
+        ("tests/wall/test_outer.py::test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribution",),
+    ),
+    Mutant(
         "a user's seed makes the noise, and the certificate does not say so",
         "fit.py",
         "            return cls(folder, uuid.uuid4().hex, key, secret, simulate is not None)\n",

@@ -220,7 +220,10 @@ PRODUCTS = {
     ("little noise", 20): Mechanism(0.5, 1e4, 0.05, 10),
     ("several chunks", 600): Mechanism(0.5, 0.3, 0.7, 10),
     ("weights", 20): Mechanism(0.5, 1.0, 1.0, 10, weights=(3.0, 0.2)),
+    ("two sizes of chunks", 300): Mechanism(0.5, 0.3, 0.7, 10**6),
 }
+# Of 300 records 150 are expected: up to 152 make a smaller chunk, up to 176 a chunk, and one record more makes another.
+COUNTS = {20: (1, 2, 33, 75), 600: (300, 420), 300: (153, 329)}
 
 
 def adversarial_products(generator: np.random.Generator, count: int, clip: float) -> np.ndarray:
@@ -242,12 +245,13 @@ def test_no_neighbour_is_further_away_than_the_radius_with_products(name: str, s
     mechanism = PRODUCTS[name, size]
     case = Case(product(), EACH, mechanism, 1)
     generator = np.random.default_rng(list(PRODUCTS).index((name, size)))
-    counts = (1, 2, 33, 75) if size == 20 else (300, 420)
+    counts = COUNTS[size]
     sums = {count: summed(case, count, size) for n in counts for count in (n, n - 1)}
     factoring = sums[counts[0]].step.factoring
     assert factoring is not None
     assert all(total.step.factoring == factoring for total in sums.values())  # a public matter
     assert factoring.pairs == ((LEFT, RIGHT), (MORE, 1))
+    assert {total.step.tail for total in sums.values()} == {152 if size == 300 else 0}
     radius, furthest = sums[counts[0]].step.radius, 0
     for count in counts:
         whole, less = sums[count], sums[count - 1]

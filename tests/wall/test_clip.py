@@ -396,7 +396,7 @@ def test_what_factoring_takes() -> None:
     radius = lattice.radius(1.5)
     vae = clip.factoring(1684, ((784, 400), (400, 50), (400, 50), (50, 400), (400, 784)), radius, 128.0)
     assert vae is not None
-    assert (vae.chunk, vae.block, vae.chunks) == (152, 152, 2)
+    assert (vae.chunk, vae.block, vae.tail, vae.chunks) == (152, 152, 128, 2)
     assert 0.98 < vae.shrink(radius) < 0.99
     size = 687_200
     gamma = 152 * 2.0**-24 / (1 - 152 * 2.0**-24)
@@ -415,6 +415,8 @@ def test_what_factoring_takes() -> None:
             assert found.group >= 1
             assert found.group * found.chunk * (lattice.radius(sigma) + 1) << found.fine < 2**31 - 2**lattice.LIMB
             assert expected is None or found.chunks * found.chunk >= expected
+            assert found.tail == 0 or clip.SMALLEST_TAIL <= found.tail < found.chunk
+            assert expected is not None or found.tail == 0
     # Where noise is so large that a unit is a large part of the clip, nothing is taken apart.
     assert clip.factoring(100, ((1000, 1000),), lattice.radius(30.0), 128.0) is None
     # Nor where subsets are so large that float32's error would cost too much.

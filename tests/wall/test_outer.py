@@ -249,6 +249,27 @@ def test_batches_of_one_and_own_keys_are_taken_apart_too() -> None:
     assert step.alike
 
 
+def test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribution() -> None:
+    """The number of records that are computed together must not matter: here it does, by a thousandth each."""
+    counted = jax.custom_batching.custom_vmap(lambda x: x)
+
+    @counted.def_vmap
+    def rule(size: int, _: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+        return x * (1 + 1e-3 * size), True
+
+    plain = network()
+    moved = plain._replace(contribute=lambda state, record, key: plain.contribute(state, counted(record), key))
+    for method, size in ((plain, 152), (moved, 0)):
+        data = PrivateData(np.zeros((300, P), np.float32), size=300)
+        step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10**6), WEIGHTS)
+        assert step.factoring is not None
+        assert step.factoring.tail == 152
+        assert step.alike
+        assert step.tail == size
+    short = _Step(plain, data, Mechanism(0.5, 1.0, 1.0, 10), WEIGHTS)
+    assert not short.tail, "what is soon done is not compiled for two sizes"
+
+
 def sizes(text: str) -> set[int]:
     """Give the number of elements of every array named in a compiled program."""
     shapes = re.findall(r"[a-z]+\d+\[([\d,]+)\]", text)

@@ -10,6 +10,7 @@ import copy
 import hashlib
 import hmac
 import importlib.metadata
+import itertools
 import math
 import operator
 import os
@@ -104,10 +105,11 @@ class Door:
         started = jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
         self._text = lowered.as_text() + started + repr(step.options)
         self._program: Any = None if self._fetch else lowered.compile(compiler_options=step.options)
-        self._step, self._rooms, self._draw = step, [], None
+        self._step, self._room = step, None
+        self._draw: Any = None
         in_memory = not self._fetch and not self._shards
         if in_memory and step.alone:
-            self._rooms = step.rooms()
+            self._room = step.room_for(step.together)
         elif in_memory:
             drawing = jax.jit(step.draw).lower(secret, jax.ShapeDtypeStruct((step.together,), jnp.int32))
             self._text += drawing.as_text()
@@ -157,30 +159,37 @@ class Door:
             return self._fetch.advance(state, first, stop, self._stream, self._key)
         together = self._step.together
         begin = first if self._draw is None else first // together * together
+        bounds = [*range(begin, stop, together), stop]
         state = jax.tree.map(jnp.copy, state)  # the program takes its memory over, and the caller's stays
         with ThreadPoolExecutor(1, "tacit-draw") as thread:
-            coming = thread.submit(self._give, begin, stop, 0)
-            for i, base in enumerate(range(begin, stop, together)):
-                given, end = coming.result(), min(base + together, stop)
+            ahead = self._draw is not None and thread.submit(self._drawn_from, begin)
+            for base, end in itertools.pairwise(bounds):
                 state = jax.block_until_ready(state)
-                if end < stop:
-                    # While these steps are computed, into the memory that those before them were given.
-                    coming = thread.submit(self._give, end, stop, (i + 1) % 2)
+                if ahead:
+                    given = ahead.result()
+                    if end < stop:  # while these steps are computed
+                        ahead = thread.submit(self._drawn_from, end)
+                else:
+                    given = self._words_for(base, end)
                 start = max(base, first)
                 state = self._program(state, base, start, end, given, self._stream, self._key, self._records)
             return jax.block_until_ready(state)
 
-    def _give(self, base: int, stop: int, turn: int) -> Any:
-        """Draw what is handed over for the steps from ``base`` on: it depends on no record."""
-        together = self._step.together
-        if self._draw is not None:
-            if self._drawn[0] != base:  # a segment may end in the middle of what was drawn, and the next go on there
-                steps = np.arange(base, base + together, dtype=np.int32)
-                self._drawn = base, jax.block_until_ready(self._draw(self._stream, steps))
-            return self._drawn[1]
-        secret, (words, least) = random.to_bytes(self._stream), self._rooms[turn]
-        for i in range(min(together, stop - base)):
-            random.words(secret, 2 * (base + i), words[i], least[i], alias.GROUP)
+    def _drawn_from(self, base: int) -> Any:
+        """Give the noise and subsets of a group of steps: they depend on no record."""
+        if self._drawn[0] != base:  # a segment may end in the middle of what was drawn, and the next go on there
+            steps = np.arange(base, base + self._step.together, dtype=np.int32)
+            self._drawn = base, jax.block_until_ready(self._draw(self._stream, steps))
+        return self._drawn[1]
+
+    def _words_for(self, base: int, end: int) -> Any:
+        """Give the random words of a group of steps, over those of the group before.
+
+        By all cores at once: beside the steps, which need all of them, one core would hold up the others as long.
+        """
+        assert self._room is not None
+        words, least = self._room
+        self._step.write_words(self._stream, range(base, end), words, least)
         return jax.device_put((words, least))
 
     def rehearse(self, data: PrivateData, secret: Key, key: Key) -> Door:
@@ -194,7 +203,8 @@ class Door:
             )
         _refuse_unfit(self._step.method, data)
         other = copy.copy(self)
-        other._key, other._records, other._rooms = key, data._records, self._step.rooms()
+        other._key, other._records = key, data._records
+        other._room = self._step.room_for(self._step.together)
         other.rekey(secret)
         return other
 
@@ -264,8 +274,11 @@ class _Step:
         self.options: dict[str, str | bool] = {}
         if quick and jax.default_backend() == "cpu":
             self.options["xla_cpu_use_fusion_emitters"] = False
+        # A second size makes the program twice as long to compile.
+        self.tail = self.factoring.tail if self.factoring and not quick else 0
         self.alike = True
-        self.alike = self._slots_are_alike(data)
+        self.alike, same = self._slots_are_alike(data)
+        self.tail = self.tail if same else 0
 
     def _factoring(
         self, state: State, placeholder: Record, expected: float | None
@@ -360,10 +373,13 @@ class _Step:
         room = ((0, 0), (0, self.width - self.room))
         return jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)
 
-    def rooms(self) -> list[Any]:
-        """Give memory for the words of the steps that are under way and of those to come."""
-        sizes = (self.words, self.groups)
-        return [tuple(random.room(self.together, size) for size in sizes) for _ in range(2)] if self.alone else []
+    def room_for(self, steps: int) -> tuple[Any, Any] | None:
+        """Give memory for the words of some steps and the least of each group of them, where a step stands alone."""
+        return (random.room(steps, self.words), random.room(steps, self.groups)) if self.alone else None
+
+    def write_words(self, secret: Key, steps: range, words: Any, least: Any) -> None:
+        """Write the words that noise and subsets of some steps are made of."""
+        random.words(random.to_bytes(secret), [2 * step for step in steps], words, least, alias.GROUP)
 
     def own_keys(self, secret: Key, steps: Int32[Array, "steps"]) -> Key | None:
         """Give each step the secret key from which its records get theirs; nothing where the method wants none."""
@@ -426,7 +442,7 @@ class _Step:
         begin: int | Int32[Array, ""] = 0,
         noise: list[Int32[Array, "_"]] | None = None,
     ) -> list[lattice.Sum]:
-        """Add up the subset in chunks of one fixed shape, to the noise; an empty subset is an empty sum.
+        """Add up the subset in chunks of one or two fixed shapes, to the noise; an empty subset is an empty sum.
 
         It begins with the noise, in units of ``fines``: the same integers as if that came last, in fewer passes.
         ``rows_at`` gives the records of a chunk; positions from ``count`` on are of no record. Where a subset is
@@ -435,10 +451,10 @@ class _Step:
         row = i if subsets.shape[0] > 1 else 0
         included = jnp.sum(subsets[row] < count)
 
-        def add_chunk(j: Array, totals: list[lattice.Sum]) -> list[lattice.Sum]:
-            positions = jax.lax.dynamic_slice(subsets, (row, j * self.chunk), (1, self.chunk))[0]
+        def add_chunk(j: Array, totals: list[lattice.Sum], size: int = self.chunk) -> list[lattice.Sum]:
+            positions = jax.lax.dynamic_slice(subsets, (row, j * self.chunk), (1, size))[0]
             rows = rows_at(positions, row, j * self.chunk)
-            mine = None if own is None else random.fold_in(own, (begin + j) * self.chunk + jnp.arange(self.chunk))
+            mine = None if own is None else random.fold_in(own, (begin + j) * self.chunk + jnp.arange(size))
             clipped = self.clipped(state, rows, key, mine)
             present = positions < count
             plain, values = self._apart(clipped.plain)
@@ -449,7 +465,7 @@ class _Step:
                 *self._add_rows(tables, values, clipped.places, present),
             ]
 
-        chunks = (included + self.chunk - 1) // self.chunk
+        chunks = (jnp.maximum(included - self.tail, 0) + self.chunk - 1) // self.chunk
         start = self.zero()
         if noise is not None:
             plain, products, tables = self._kinds(list(map(lattice.Sum, (total.high for total in start), noise)))
@@ -466,7 +482,13 @@ class _Step:
             totals = jax.lax.fori_loop(0, jnp.minimum(g, 1), lambda _, totals: carry(totals), totals)
             return jax.lax.fori_loop(g * group, jnp.minimum((g + 1) * group, chunks), add_chunk, totals)
 
-        return carry(jax.lax.fori_loop(0, (chunks + group - 1) // group, add_group, start))
+        totals = jax.lax.fori_loop(0, (chunks + group - 1) // group, add_group, start)
+        if self.tail:
+            totals = jax.lax.fori_loop(0, jnp.minimum(chunks, 1), lambda _, totals: carry(totals), totals)
+            # By the loop's own number: what does not depend on it is computed whether the loop runs or not.
+            stop = chunks + (included > chunks * self.chunk)
+            totals = jax.lax.fori_loop(chunks, stop, lambda j, totals: add_chunk(j, totals, self.tail), totals)
+        return carry(totals)
 
     def _kinds(self, totals: list[Any]) -> tuple[Any, list[Any], list[Any]]:
         """Part what is kept in ``blocks`` into that of the plain leaves, of the outer products, and of the tables."""
@@ -516,16 +538,17 @@ class _Step:
             return totals
         factors = [outer.Factors(left, jnp.where(present[:, None], right, 0)) for left, right in factors]
         fast, block = j < self.factoring.chunks, self.factoring.block
-        together = [outer.Factors(left, jnp.where(fast, right, 0)) for left, right in factors]
 
-        def add(lows: list[Array], factors: list[outer.Factors]) -> list[Array]:
-            return [low + jnp.ravel(clip.product(both, block)) for low, both in zip(lows, factors, strict=True)]
+        def add(lows: list[Array], factors: list[outer.Factors], wanted: Any = True) -> list[Array]:
+            products = [jnp.where(wanted, jnp.ravel(clip.product(both, block)), 0) for both in factors]
+            return [low + product for low, product in zip(lows, products, strict=True)]
 
         def add_one(k: Array, lows: list[Array]) -> list[Array]:
             return add(lows, [outer.Factors(left[k][None], right[k][None]) for left, right in factors])
 
-        lows = add([total.low for total in totals], together)
-        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, self.chunk), add_one, lows)
+        # A product that is not wanted is computed all the same: chosen before, all factors would be written twice.
+        lows = add([total.low for total in totals], factors, fast)
+        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, len(present)), add_one, lows)
         return [lattice.Sum(total.high, low) for total, low in zip(totals, lows, strict=True)]
 
     def _contributions(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Array]:
@@ -564,12 +587,13 @@ class _Step:
             alone = jax.tree.map(lambda leaf: jnp.stack([leaf] * times, 1), (rows, own))
             values = jax.tree.map(lambda leaf: leaf[:, 0], jax.lax.map(evaluate, alone))
         leaves, places = values[: len(self.outers)], values[len(self.outers) :]
+        size = len(jax.tree.leaves(rows)[0])
         flat = [
-            value.reshape(self.chunk, -1).astype(jnp.float32) * weight
+            value.reshape(size, -1).astype(jnp.float32) * weight
             for value, weight in zip(leaves, self.weights, strict=True)
             if not isinstance(value, outer.Factors)
         ]
-        plain = jnp.concatenate([*flat, jnp.zeros((self.chunk, 0))], axis=1)
+        plain = jnp.concatenate([*flat, jnp.zeros((size, 0))], axis=1)
         if self.factoring is None:
             return clip.Scaled(clip.to_integers(plain, self.mechanism.clip, self.radius), [], places)
         factors = [value for value in leaves if isinstance(value, outer.Factors)]
@@ -603,8 +627,8 @@ class _Step:
             full=jax.tree.unflatten(structure, [part / rate for part in parts]),
         )
 
-    def _slots_are_alike(self, data: PrivateData) -> bool:
-        """Check on made-up records that a contribution does not depend on its place in the chunk.
+    def _slots_are_alike(self, data: PrivateData) -> tuple[bool, bool]:
+        """Check on made-up records that a contribution depends neither on its place in a chunk nor on the chunk's size.
 
         Removing a record moves the others to other places. If a place changed the last bits of a contribution, all of
         them would change; such a method is run one record at a time instead (docs/proofs/clipping.md).
@@ -624,13 +648,16 @@ class _Step:
         own = random.fold_in(random.fixed(0), jnp.arange(self.chunk)) if self.method.own else None
         program = jax.jit(self.clipped, compiler_options=self.options)
         here = program(state, rows, jax.random.key(1), own)
-        for places in (np.roll(np.arange(self.chunk), turn) for turn in (1, self.chunk // 2 + 1)):
+
+        def same(places: np.ndarray) -> bool:
             moved = jax.tree.map(operator.itemgetter(places), (rows, own))
             there = program(state, moved[0], jax.random.key(1), moved[1])
             pairs = zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
-            if not all(np.array_equal(np.asarray(one)[places], np.asarray(other)) for one, other in pairs):
-                return False
-        return True
+            return all(np.array_equal(np.asarray(one)[places], np.asarray(other)) for one, other in pairs)
+
+        places = np.arange(self.chunk)
+        alike = all(same(np.roll(places, turn)) for turn in (1, self.chunk // 2 + 1))
+        return alike, bool(self.tail) and alike and same(places[: self.tail]) and same(places[-self.tail :])
 
 
 def check_arithmetic() -> None:

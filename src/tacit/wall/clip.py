@@ -44,6 +44,8 @@ SMALLEST_THIN = 64
 """Contributions of fewer numbers are written out: there is next to nothing to write."""
 CACHED_CHUNK = 64
 """Records in one matrix product where most of a contribution is written out: what they hold stays in the cache."""
+SMALLEST_TAIL = 64
+"""A last chunk of fewer records is filled up: matrix products of few rows are computed in another way."""
 FAINT = 2.0**-80
 """A leaf whose factor has a smaller squared norm counts as zero: its norm could not be told in float32."""
 
@@ -75,6 +77,8 @@ class Factoring(NamedTuple):
         Records in one matrix product.
     block
         Records in one sum in float32: all of a chunk or, where all products are thin, a part of it.
+    tail
+        Records in the last matrix product of a step where so few are left; zero where all have a chunk's.
     chunks
         Matrix products of one step; records beyond them are added one at a time.
     fine
@@ -89,6 +93,7 @@ class Factoring(NamedTuple):
     pairs: tuple[tuple[int, int], ...]
     chunk: int
     block: int
+    tail: int
     chunks: int
     fine: int
     group: int
@@ -135,12 +140,16 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
     # What is written out and rounded one by one loses next to nothing, and records beyond the chunks take no longer.
     if thin and (expected is None or plain + products < SMALLEST_THIN or chunks * loss > LIGHT_LOSS):
         return None
+    # About half of all subsets are no larger than expected, and need not be filled up to what most are.
+    tail = math.ceil(usual % chunk / 8) * 8
+    tail = tail if expected is not None and not thin and SMALLEST_TAIL <= tail < chunk else 0
     # int32 holds the sum of a group beside a low limb or the noise, the bound on float32's error included.
     for fine in reversed(range(lattice.LIMB + 1)):
         room = lattice.LOW_ROOM / 2**fine - lattice.LARGEST_NOISE
         group = math.floor(room / (1.01 * chunk * (radius + 1)))
         if group >= min(4, chunks):
-            found = Factoring(plain, pairs, chunk, block, chunks, fine, group, expected is not None and group >= chunks)
+            narrow = expected is not None and group >= chunks
+            found = Factoring(plain, pairs, chunk, block, tail, chunks, fine, group, narrow)
             return found if found.shrink(radius) >= 1 - (2 * LIGHT_LOSS if thin else FACTORED_LOSS) else None
     return None
 

@@ -250,8 +250,7 @@ class Fetch:
         most = min(GROUP_STEPS, run, WORDS_AT_ONCE // step.words, fits // step.width)
         self.together = 1 if self.parted else max(1, most)
         self._rooms = [[_room(self.together, self.width, file) for file in stored.files] for _ in range(2)]
-        sizes = (step.words, step.groups)
-        self._words = tuple(random.room(self.together, size) for size in sizes) if step.alone else None
+        self._words = step.room_for(self.together)
         self._cold = False
         self._drawn: tuple[int, Any, Any] = (-1, None, None)
         steps = jax.ShapeDtypeStruct((self.together,), jnp.int32)
@@ -335,9 +334,9 @@ class Fetch:
         return self.step.finish(state, self.step.whole(noisy), random.fold_in(key, jnp.asarray(t)[None])[0])
 
     def _rows(self, ahead: Ahead) -> Callable[[Array, Any, Array], PyTree]:
-        def rows(_: Array, row: Any, first: Array) -> PyTree:
-            chunk = self.step.chunk
-            parts = (jax.lax.dynamic_slice(held, (row, first, 0), (1, chunk, held.shape[2])) for held in ahead.words)
+        def rows(positions: Array, row: Any, first: Array) -> PyTree:
+            size = len(positions)
+            parts = (jax.lax.dynamic_slice(held, (row, first, 0), (1, size, held.shape[2])) for held in ahead.words)
             return self.stored.records([part[0] for part in parts])
 
         return rows
@@ -352,9 +351,7 @@ class Fetch:
         if self._drawn[0] != first or not part:
             steps = np.arange(first, first + self.together, dtype=np.int32)
             if self._words is not None:
-                held, (words, least) = random.to_bytes(secret), self._words
-                for i in range(min(self.together, stop - first)):
-                    random.words(held, 2 * (first + i), words[i], least[i], alias.GROUP)
+                self.step.write_words(secret, range(first, min(first + self.together, stop)), *self._words)
             noise, subsets = jax.block_until_ready(self._draw(secret, steps, self._words))
             self._drawn = first, noise, None if subsets is None else np.asarray(subsets)
         _, noise, places = self._drawn

@@ -8,8 +8,8 @@ use, so no (key, nonce, counter) is ever evaluated for two purposes:
     split    nonce (3, 0, 0)      block i gives child i
     words    nonce (5, data, 0)   block 0 gives the key of AES-256, whose counter mode gives the words
 
-Where a step needs very many words OpenSSL makes them, outside of JAX. Its AES in counter mode is fastest as the inside
-of GCM, on processors that have instructions for it; the tag that GCM would add is not asked for.
+Where a step needs very many words OpenSSL makes them, outside of JAX and on all cores. Its AES in counter mode is
+fastest as the inside of GCM, on processors that have instructions for it; the tag that GCM adds is written over.
 
 ``jax.random.key(int)`` holds 32 bits and can be searched; a key of ours comes from ``os.urandom`` unless a run is a
 declared simulation. Printing a key prints the secret.
@@ -17,15 +17,19 @@ declared simulation. Printing a key prints the secret.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Int32, UInt32
 
@@ -38,7 +42,10 @@ LENGTH = 32
 """Bytes of a key."""
 BLOCKS_AT_ONCE = 8192
 """Sixteen arrays of this many words stay in a core's cache."""
-WORDS_AT_ONCE = 1 << 16
+WORDS_AT_ONCE = 1 << 18
+"""Words that a thread writes at once: what fits a core's cache, and outlasts the Python around it."""
+TAG = 4
+"""Words of the tag that GCM adds."""
 _ZEROS = bytes(4 * WORDS_AT_ONCE)
 """What OpenSSL encrypts, kept: new memory costs the operating system twice the time of the cipher."""
 
@@ -78,25 +85,47 @@ def fold_in(keys: Key, data: UInt32[Array, "..."] | Int32[Array, "..."]) -> Key:
     return flat.reshape(shape)
 
 
-def words(secret: bytes, data: int, out: npt.NDArray[np.uint32], least: npt.NDArray[np.uint32], group: int) -> None:
-    """Write uniform words that belong to a key and a number, by OpenSSL, outside of JAX.
+def words(
+    secret: bytes, data: Sequence[int], out: npt.NDArray[np.uint32], least: npt.NDArray[np.uint32], group: int
+) -> None:
+    """Write uniform words that belong to a key and a number, a row for each number.
 
-    The least of each group of so many words, the last of which may be short, is written to ``least``.
+    The least of each group of so many words, the last of which may be short, is written to ``least``. OpenSSL does it,
+    outside of JAX, on all cores.
 
     Privacy: secret, like the 32 bytes of the key.
     """
-    child = _cipher(secret, (WORDS, data, 0)).update(bytes(LENGTH))
-    # A key of its own for each number: its nonce is used once.
-    cipher = Cipher(algorithms.AES(child), modes.GCM(bytes(12))).encryptor()
+    # A key of its own for each number; a nonce of its own for each call.
+    ciphers = [AESGCM(_cipher(secret, (WORDS, number, 0)).update(bytes(LENGTH))) for number in data]
     # In parts that are still in the core's cache when their least words are looked for.
-    part = group * (WORDS_AT_ONCE // group)
-    for first in range(0, len(out), part):
-        here, found = out[first : first + part], least[first // group :]
-        cipher.update_into(memoryview(_ZEROS)[: here.nbytes], here.view(np.uint8).data)
-        full = len(here) // group
-        np.min(here[: full * group].reshape(full, group), axis=1, out=found[:full])
-        if len(here) > full * group:
-            found[full] = here[full * group :].min()
+    part, length = group * max(1, WORDS_AT_ONCE // group), out.shape[1]
+
+    def write(parts: list[tuple[int, int]]) -> None:
+        spare = np.empty(group + TAG, "<u4")
+        for i, start in parts:
+            cipher, row, found, stop = ciphers[i], out[i], least[i], min(start + part, length)
+            cut = max(start, stop - group)
+            # GCM adds a tag, which the last words of the part are then written over.
+            _write(cipher, 2 * start, row[start : cut + TAG])
+            _write(cipher, 2 * start + 1, spare[: stop - cut + TAG])
+            row[cut:stop] = spare[: stop - cut]
+            full = start + (stop - start) // group * group
+            np.min(row[start:full].reshape(-1, group), axis=1, out=found[start // group : full // group])
+            if full < stop:
+                found[full // group] = row[full:stop].min()
+
+    parts = list(itertools.product(range(len(ciphers)), range(0, length, part)))
+    cores = len(os.sched_getaffinity(0))
+    bounds = [len(parts) * k // cores for k in range(cores + 1)]
+    with ThreadPoolExecutor(cores, "tacit-words") as threads:
+        list(threads.map(write, (parts[start:stop] for start, stop in itertools.pairwise(bounds))))
+
+
+def _write(cipher: AESGCM, nonce: int, out: npt.NDArray[np.uint32]) -> None:
+    """Fill an array with the key stream of a nonce, but for its last words, where the tag goes."""
+    if len(out) > TAG:
+        zeros = memoryview(_ZEROS)[: 4 * (len(out) - TAG)]
+        cipher.encrypt_into(nonce.to_bytes(12, "little"), zeros, None, out.view(np.uint8).data)
 
 
 def room(*shape: int) -> npt.NDArray[np.uint32]:
