@@ -321,8 +321,12 @@ def page() -> None:
         rows = results[name]["rows"]
         colours = ["#0072B2" if row.startswith("tacit") else "#888888" for row in rows]
         times = [1e3 * values["wall"] for values in rows.values()]
-        ax.barh(list(rows), times, color=colours)
+        # Dots: on a logarithmic axis the length of a bar means nothing.
+        ax.scatter(times, list(rows), color=colours, zorder=2)
+        ax.grid(axis="y", color="#dddddd")
         ax.set(xscale="log" if max(times) > 30 * min(times) else "linear", xlabel="milliseconds", title=name)
+        if ax.get_xscale() == "linear":
+            ax.set_xlim(left=0)
         ax.minorticks_off()
         ax.invert_yaxis()
     (ROOT / "docs" / "images").mkdir(exist_ok=True)

@@ -187,16 +187,21 @@ def products() -> Method:
 def test_a_step_in_parts_is_the_step(
     folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, rate: float
 ) -> None:
-    """A subset that is handed over in parts adds up to the same integers, outer products and own keys included."""
-    mechanism = Mechanism(rate, 1.5, 1.0, 2)
+    """A subset that is handed over in parts adds up to the same integers, outer products and own keys included.
+
+    At the smaller rate half of the subsets end with a chunk of another size.
+    """
+    monkeypatch.setattr(wall, "QUICK", 0)
+    mechanism = Mechanism(rate, 1.5, 1.0, 4)
     start = products().init(jax.random.key(0))
     memory = open_door(products(), tacit.PrivateData(table(), SCHEMA), mechanism)
     assert memory._step.factoring is not None
+    assert memory._step.tail
     monkeypatch.setattr(disk, "HANDED_AT_ONCE", memory._step.chunk * 20)
     parts = open_door(products(), tacit.read_columns(folder), mechanism)
     assert parts._fetch.parted
     assert parts._fetch.width < memory._step.width
-    one, other = (door.advance(start, 0, 2) for door in (memory, parts))
+    one, other = (door.advance(start, 0, 4) for door in (memory, parts))
     assert all(np.array_equal(*both) for both in zip(one, other, strict=True))
 
 

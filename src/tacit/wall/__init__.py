@@ -105,12 +105,10 @@ class Door:
         started = jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
         self._text = lowered.as_text() + started + repr(step.options)
         self._program: Any = None if self._fetch else lowered.compile(compiler_options=step.options)
-        self._step, self._room = step, None
-        self._draw: Any = None
         in_memory = not self._fetch and not self._shards
-        if in_memory and step.alone:
-            self._room = step.room_for(step.together)
-        elif in_memory:
+        self._step, self._room = step, step.room_for(step.together) if in_memory else None
+        self._draw: Any = None
+        if in_memory and not step.alone:
             drawing = jax.jit(step.draw).lower(secret, jax.ShapeDtypeStruct((step.together,), jnp.int32))
             self._text += drawing.as_text()
             self._draw = drawing.compile(compiler_options=step.options)
