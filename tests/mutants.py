@@ -172,9 +172,23 @@ MUTANTS = [
     Mutant(
         "the same words in every part of a step",
         "wall/random.py",
-        "            _write(cipher, 2 * start, row[start : cut + TAG])\n",
-        "            _write(cipher, 0, row[start : cut + TAG])\n",
+        "            _write(cipher, 2 * start, row[start:stop])\n",
+        "            _write(cipher, 0, row[start:stop])\n",
         ("tests/wall/test_random.py::test_the_words_of_openssl_are_the_counter_mode_of_aes",),
+    ),
+    Mutant(
+        "the tag of the cipher left among the words",
+        "wall/random.py",
+        "            row[cut:stop] = spare[: stop - cut]\n",
+        "",
+        ("tests/wall/test_random.py::test_the_words_of_openssl_are_the_counter_mode_of_aes",),
+    ),
+    Mutant(
+        "records of a smaller last chunk counted as often as a whole one has places",
+        WALL,
+        "        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, len(present)), add_one, lows)\n",
+        "        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, self.chunk), add_one, lows)\n",
+        ("tests/wall/test_outer.py::test_with_a_smaller_last_chunk_sums_are_what_they_are_without",),
     ),
     Mutant(
         "a smaller last chunk, whatever it does to contributions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 from jax.example_libraries import stax
 
 from tacit.mechanism import Mechanism
-from tacit.types import Method
+from tacit.types import Method, Rows
 from tacit.wall import _Step, outer, random
 from tacit.wall.data import PrivateData
 
@@ -268,6 +269,40 @@ def test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribu
         assert step.tail == size
     short = _Step(plain, data, Mechanism(0.5, 1.0, 1.0, 10), WEIGHTS)
     assert not short.tail, "what is soon done is not compiled for two sizes"
+
+
+def test_with_a_smaller_last_chunk_sums_are_what_they_are_without() -> None:
+    """At every size of a subset at which the chunks change, beyond those summed by products too, own keys included."""
+    method = network()._replace(
+        contribute=lambda state, record, key, own: {
+            "product": jnp.outer(record[:60], record[20:]),
+            "lines": Rows(jnp.abs(1e3 * record[:1]).astype(jnp.int32) % 50, jax.random.uniform(own, (1, 3)), 50),
+        },
+        update=lambda state, release, key: state,
+        own=True,
+    )
+    records = jax.random.normal(jax.random.key(1), (600, P))
+    step = _Step(method, PrivateData(np.asarray(records), size=300), Mechanism(0.5, 1.0, 1.0, 10**6), WEIGHTS)
+    factoring, chunk, tail = step.factoring, step.chunk, step.tail
+    assert factoring is not None
+    assert (chunk, tail, factoring.chunks) == (176, 152, 2)
+    added = functools.partial(step._sum, WEIGHTS)
+    with_tail = jax.jit(lambda subset: added(records, subset, jnp.int32(0), KEY, random.fixed(3)))
+    with_tail(jnp.zeros((1, 704), jnp.int32))
+    step.tail = 0
+    without = jax.jit(lambda subset: added(records, subset, jnp.int32(0), KEY, random.fixed(3)))
+    gamma = chunk * 2.0**-24
+    edges = (0, tail, chunk, chunk + tail, 2 * chunk, 2 * chunk + tail)
+    for size in sorted({max(0, edge + by) for edge in edges for by in (-1, 0, 1)}):
+        subset = jnp.where(jnp.arange(704) < size, jnp.arange(704), 600).astype(jnp.int32)[None]
+        plain, *products, lines = zip(with_tail(subset), without(subset), strict=True)
+        for one, other in (plain, lines):
+            assert np.array_equal(one.high, other.high)
+            assert np.array_equal(one.low, other.low)
+        assert size == 0 or np.any(lines[0].low)
+        for one, other in products:
+            moved = np.linalg.norm(np.asarray(one.low - other.low, float))
+            assert moved <= 4 * gamma * chunk * step.radius + np.sqrt(len(one.low)) * (1 + 2 * 2.0**-factoring.fine)
 
 
 def sizes(text: str) -> set[int]:

@@ -107,7 +107,7 @@ def test_the_cipher_text_of_rfc_8439_section_2_4_2() -> None:
     assert bytes(a ^ b for a, b in zip(text, key_stream, strict=False)).hex() == expected
 
 
-@pytest.mark.parametrize("count", [1, 16, 17, 1000, 4999, 5000, 5001, 16 * random.BLOCKS_AT_ONCE + 5])
+@pytest.mark.parametrize("count", [1, 4, 5, 1000, 4999, 5000, 5001, 5004, 5005, 131077])
 @pytest.mark.parametrize("cores", [1, 2, 7])
 def test_the_words_of_openssl_are_the_counter_mode_of_aes(
     count: int, cores: int, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +130,7 @@ def test_the_words_of_openssl_are_the_counter_mode_of_aes(
         wanted = b""
         for start in range(0, count, 5000):
             size = min(5000, count - start)
-            first = max(0, size - group)  # the last words are written over the tag, by a nonce of their own
+            first = max(0, size - random.TAG)  # the last words are written over the tag, by a nonce of their own
             wanted += by_counter(child, 2 * start, first) + by_counter(child, 2 * start + 1, size - first)
         assert row.tobytes() == wanted
         assert found.tolist() == [row[first : first + group].min() for first in range(0, count, group)]

@@ -101,9 +101,10 @@ class Door:
         else:
             take = jax.jit(step.take, donate_argnums=0)
             lowered = take.lower(state, 0, 0, 0, step.given(secret), secret, key, data._records)
-        # The start decides the bits too, and is computed outside the segment; and so do the compiler's options.
+        # The start decides the bits too, and is computed outside the segment; so do the compiler's options, and the
+        # parts in which random words are made.
         started = jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
-        self._text = lowered.as_text() + started + repr(step.options)
+        self._text = lowered.as_text() + started + repr((step.options, random.WORDS_AT_ONCE, alias.GROUP))
         self._program: Any = None if self._fetch else lowered.compile(compiler_options=step.options)
         in_memory = not self._fetch and not self._shards
         self._step, self._room = step, step.room_for(step.together) if in_memory else None
@@ -181,9 +182,10 @@ class Door:
         return self._drawn[1]
 
     def _words_for(self, base: int, end: int) -> Any:
-        """Give the random words of a group of steps, over those of the group before.
+        """Give the random words of a group of steps.
 
-        By all cores at once: beside the steps, which need all of them, one core would hold up the others as long.
+        They are written over those of the group before, whose state was waited for: nothing reads them any more. By all
+        cores at once: beside the steps, which need all of them, one core would hold up the others as long.
         """
         assert self._room is not None
         words, least = self._room
@@ -226,7 +228,8 @@ class _Step:
 
     def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, state: State) -> None:
         self.method, self.mechanism, self.count = method, mechanism, data._count
-        self.shards = data._records.number if isinstance(data._records, shards.Shards) else 1
+        self.dealt = isinstance(data._records, shards.Shards)
+        self.shards = data._records.number if self.dealt else 1
         self.contribution = rewrite.rewritten(method.contribution)
         self.shape = jax.eval_shape(self.contribution, state, data._stand_in, jax.random.key(0), random.fixed(0))
         leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
@@ -400,7 +403,7 @@ class _Step:
     def zero(self) -> list[lattice.Sum]:
         """Give the empty sum."""
         # The sums of several shards are added up: there one limb need not hold them.
-        narrow = self.factoring is not None and self.factoring.narrow and self.shards == 1
+        narrow = self.factoring is not None and self.factoring.narrow and not self.dealt
         plain, products, tables = self._kinds(self.blocks)
         whole = [lattice.zero(size) for size in (plain, *tables)]
         return [whole[0], *(lattice.zero(size, narrow) for size in products), *whole[1:]]

@@ -6,7 +6,8 @@ use, so no (key, nonce, counter) is ever evaluated for two purposes:
     bits     nonce (1, 0, 0)      block i gives output words 16 i .. 16 i + 15
     fold_in  nonce (2, data, 0)   block 0 gives the child key
     split    nonce (3, 0, 0)      block i gives child i
-    words    nonce (5, data, 0)   block 0 gives the key of AES-256, whose counter mode gives the words
+    words    nonce (5, data, 0)   block 0 gives the key of AES-256, whose counter mode gives the words: nonces 2 i and
+                                  2 i + 1 those of the part that begins at word i
 
 Where a step needs very many words OpenSSL makes them, outside of JAX and on all cores. Its AES in counter mode is
 fastest as the inside of GCM, on processors that have instructions for it; the tag that GCM adds is written over.
@@ -43,7 +44,8 @@ LENGTH = 32
 BLOCKS_AT_ONCE = 8192
 """Sixteen arrays of this many words stay in a core's cache."""
 WORDS_AT_ONCE = 1 << 18
-"""Words that a thread writes at once: what fits a core's cache, and outlasts the Python around it."""
+"""Words of a part, which a thread writes at once: it fits a core's cache, and outlasts the Python around it. Other
+parts are other words, so this number is in a run's tag."""
 TAG = 4
 """Words of the tag that GCM adds."""
 _ZEROS = bytes(4 * WORDS_AT_ONCE)
@@ -98,15 +100,15 @@ def words(
     # A key of its own for each number; a nonce of its own for each call.
     ciphers = [AESGCM(_cipher(secret, (WORDS, number, 0)).update(bytes(LENGTH))) for number in data]
     # In parts that are still in the core's cache when their least words are looked for.
-    part, length = group * max(1, WORDS_AT_ONCE // group), out.shape[1]
+    part, length = group * (WORDS_AT_ONCE // group), out.shape[1]
 
     def write(parts: list[tuple[int, int]]) -> None:
-        spare = np.empty(group + TAG, "<u4")
+        spare = np.empty(2 * TAG, "<u4")
         for i, start in parts:
             cipher, row, found, stop = ciphers[i], out[i], least[i], min(start + part, length)
-            cut = max(start, stop - group)
+            cut = max(start, stop - TAG)
             # GCM adds a tag, which the last words of the part are then written over.
-            _write(cipher, 2 * start, row[start : cut + TAG])
+            _write(cipher, 2 * start, row[start:stop])
             _write(cipher, 2 * start + 1, spare[: stop - cut + TAG])
             row[cut:stop] = spare[: stop - cut]
             full = start + (stop - start) // group * group
@@ -115,10 +117,9 @@ def words(
                 found[full // group] = row[full:stop].min()
 
     parts = list(itertools.product(range(len(ciphers)), range(0, length, part)))
-    cores = len(os.sched_getaffinity(0))
-    bounds = [len(parts) * k // cores for k in range(cores + 1)]
-    with ThreadPoolExecutor(cores, "tacit-words") as threads:
-        list(threads.map(write, (parts[start:stop] for start, stop in itertools.pairwise(bounds))))
+    workers = min(len(os.sched_getaffinity(0)), max(1, len(parts)))
+    with ThreadPoolExecutor(workers, "tacit-words") as threads:
+        list(threads.map(write, (parts[k::workers] for k in range(workers))))
 
 
 def _write(cipher: AESGCM, nonce: int, out: npt.NDArray[np.uint32]) -> None:
