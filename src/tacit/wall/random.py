@@ -98,14 +98,16 @@ def words(
     Privacy: secret, like the 32 bytes of the key.
     """
     # A key of its own for each number; a nonce of its own for each call.
-    ciphers = [AESGCM(_cipher(secret, (WORDS, number, 0)).update(bytes(LENGTH))) for number in data]
+    keys = [_cipher(secret, (WORDS, number, 0)).update(bytes(LENGTH)) for number in data]
     # In parts that are still in the core's cache when their least words are looked for.
     part, length = group * (WORDS_AT_ONCE // group), out.shape[1]
 
     def write(parts: list[tuple[int, int]]) -> None:
         spare = np.empty(2 * TAG, "<u4")
         for i, start in parts:
-            cipher, row, found, stop = ciphers[i], out[i], least[i], min(start + part, length)
+            # A cipher of its own: threads that share one wait for each other.
+            cipher, row, found = AESGCM(keys[i]), out[i], least[i]
+            stop = min(start + part, length)
             cut = max(start, stop - TAG)
             # GCM adds a tag, which the last words of the part are then written over.
             _write(cipher, 2 * start, row[start:stop])
@@ -116,7 +118,7 @@ def words(
             if full < stop:
                 found[full // group] = row[full:stop].min()
 
-    parts = list(itertools.product(range(len(ciphers)), range(0, length, part)))
+    parts = list(itertools.product(range(len(keys)), range(0, length, part)))
     workers = min(len(os.sched_getaffinity(0)), max(1, len(parts)))
     with ThreadPoolExecutor(workers, "tacit-words") as threads:
         list(threads.map(write, (parts[k::workers] for k in range(workers))))
