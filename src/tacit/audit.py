@@ -32,6 +32,7 @@ from tacit.types import Array, Key, Method, MethodFor, PyTree, Release, is_rows
 from tacit.wall import Door
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
+from tacit.wall.precision import single_precision
 
 Floats = npt.NDArray[np.float64]
 Test = Callable[[Floats, Floats], bool]
@@ -178,6 +179,7 @@ class Audit:
         )
 
 
+@single_precision
 def audit(
     method: Method | MethodFor | None,
     records: PyTree | None,
@@ -247,6 +249,7 @@ def audit(
     return Audit(attack, mechanism, delta, confidence, runs, found, mechanism.cost(delta))
 
 
+@single_precision
 def canary_scores(
     method: Method | MethodFor | None,
     records: PyTree | None,

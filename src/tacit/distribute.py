@@ -23,6 +23,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from tacit import system
 from tacit.mechanism import Mechanism
 
 COORDINATOR, PROCESSES, PROCESS = "TACIT_COORDINATOR", "TACIT_PROCESSES", "TACIT_PROCESS"
@@ -69,7 +70,7 @@ def _set_network_aside() -> None:
     tasks = Path("/proc/self/task")
     if not hasattr(os, "sched_setscheduler") or not tasks.exists():
         return
-    cores = {int(core) for core in os.environ.get(CORES, "").split()} or os.sched_getaffinity(0)
+    cores = {int(core) for core in os.environ.get(CORES, "").split()} or set(system.cores())
     if len(cores) < 2:
         return  # then it is better if it takes turns
     for task in tasks.iterdir():
@@ -102,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
     port = _free_port()
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = system.cores() if hasattr(os, "sched_setaffinity") else []
     running = []
     for process in range(chosen.processes):
         told = {COORDINATOR: f"127.0.0.1:{port}", PROCESSES: str(chosen.processes), PROCESS: str(process)}

@@ -35,6 +35,7 @@ from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, 
 from tacit.wall import Door, outer, released, shards, versions
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
+from tacit.wall.precision import single_precision
 
 STEPS = 1000
 SEGMENTS = 50
@@ -50,6 +51,7 @@ NO_LASTING_LEDGER = (
 )
 
 
+@single_precision
 def fit(
     method: Method | MethodFor | Callable[..., Any],
     data: PrivateData,
@@ -215,6 +217,7 @@ class Answer(NamedTuple):
     certificate: Certificate
 
 
+@single_precision
 def ask(
     data: PrivateData,
     question: Callable[[Record], PyTree],
@@ -281,6 +284,7 @@ def ask(
     return Answer(value, noise_std, certificate)
 
 
+@single_precision
 def fit_public(
     method: Method | MethodFor, records: PyTree, *, steps: int = STEPS, rate: float = 1.0, key: Key
 ) -> Posterior:

@@ -24,13 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tacit import accounting
+from tacit import accounting, system
 from tacit.mechanism import RESERVE, Budget, Mechanism
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - no flock on this system: only ledgers in memory work there
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = "tacit-ledger-1"
 GENESIS = "0" * 64
@@ -336,10 +331,10 @@ class Ledger:
                 f"The adjacency is {adjacency!r}. It decides what ε protects; write one of "
                 f"{', '.join(map(repr, accounting.COMPOSITION))}."
             )
-        if path is not None and fcntl is None:  # pragma: no cover - see the import
+        if path is not None and not system.can_lock():
             raise LedgerError(
-                "This system has no flock, so two processes could spend the same budget. "
-                "Use Ledger() in memory, or run on Linux or macOS."
+                "This system has no file locks, so two processes could spend the same budget. "
+                "Use Ledger() in memory, or run on Linux, macOS or Windows."
             )
         self._path = None if path is None else Path(path)
         if self._path is not None and self._path.is_dir():
@@ -637,7 +632,7 @@ class Ledger:
                 # A file that vanished under a ledger in use must not come back empty.
                 flags = os.O_RDWR if self._lines else os.O_RDWR | os.O_CREAT
             try:
-                file = os.open(self._path, flags, 0o644)
+                file = os.open(self._path, flags | system.BINARY, 0o644)
             except FileNotFoundError:
                 if self._lines:
                     raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
@@ -654,8 +649,8 @@ class Ledger:
                     "Give the path of a file that may be written."
                 ) from error
             try:
-                fcntl.flock(file, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
-                yield file
+                with system.locked(file, shared=not write):
+                    yield file
             finally:
                 os.close(file)  # which gives the lock back
 
@@ -760,7 +755,7 @@ class Ledger:
             os.ftruncate(file, self._end)  # a torn line of a killed process was no look
             done = 0
             while done < len(data):
-                done += os.pwrite(file, data[done:], self._end + done)
+                done += system.write_at(file, data[done:], self._end + done)
             self._sync(file, self._end + len(data))
         except BaseException as error:
             # No look will follow, so no line may stay; if this fails too the line stays and was paid for
@@ -785,10 +780,10 @@ class Ledger:
             return
         assert self._path is not None
         try:
-            os.fsync(file)
+            system.flush_to_disk(file)
             if self._synced < 0:
                 # Whoever created the file may have been killed before its name was safe.
-                _sync_folder(self._path.parent)
+                system.flush_folder(self._path.parent)
         except OSError as error:
             raise LedgerError(
                 f"The ledger {self._path} could not be brought to the disk ({error}). Records are read only after "
@@ -804,11 +799,11 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644)
     """
     partial = path.with_name(path.name + ".partial")
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | system.BINARY, mode)
         with os.fdopen(descriptor, "wb") as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            system.flush_to_disk(file.fileno())
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -827,43 +822,36 @@ def alone_in(folder: Path | None) -> Iterator[None]:
 
     Privacy: public.
     """
-    if folder is None or fcntl is None:
+    if folder is None or not system.can_lock():
         yield
         return
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with contextlib.ExitStack() as held:
+        if made:
+            held.callback(_remove_if_empty, folder)  # a refusal leaves nothing behind, not even the folder
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(system.locked_folder(folder))
         except BlockingIOError:
             raise LedgerError(
                 f"Another process is at work in the folder {folder}. Two would write over each other's files; wait "
                 "until it has ended, or choose another run_dir."
             ) from None
         yield
-    finally:
-        os.close(handle)  # which gives the lock back
-        if made:
-            with contextlib.suppress(OSError):  # a refusal leaves nothing behind, not even the folder
-                folder.rmdir()
 
 
 _RESTORE = "Looks may be missing, so nothing can be charged; restore the file from a backup."
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _pread(file: int, offset: int, size: int) -> bytes:
     parts = []
     while size > 0:
-        part = os.pread(file, size, offset)
+        part = system.read_at(file, size, offset)
         if not part:
             break
         parts.append(part)

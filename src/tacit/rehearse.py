@@ -33,6 +33,7 @@ from tacit.types import Array, Key, Method, MethodFor, PyTree, Record
 from tacit.wall import Door
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData, encode
+from tacit.wall.precision import single_precision
 from tacit.wall.units import Unit
 
 LEVEL = 0.9
@@ -166,6 +167,7 @@ class Rehearsal:
         return f"{head}\n\n{self.table()}\n\n{self.chosen.verdict}"
 
 
+@single_precision
 def rehearse(
     method: Method | MethodFor,
     schema: Schema | None,

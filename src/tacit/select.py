@@ -29,6 +29,7 @@ from tacit.types import Key, Method, MethodFor
 from tacit.wall import Door, versions
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
+from tacit.wall.precision import single_precision
 from tacit.wall.repeat import best_of
 
 ASKING = 0.1
@@ -55,6 +56,7 @@ class Selected(NamedTuple):
     score: float
 
 
+@single_precision
 def select(
     candidates: Mapping[str, Method | MethodFor | Mapping[str, Any]],
     data: PrivateData,

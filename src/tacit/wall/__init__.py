@@ -7,6 +7,7 @@ noise, and hands the noisy sum to the method. The ledger line is on disk before 
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import hmac
 import importlib.metadata
@@ -26,11 +27,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32
 
+from tacit import system
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import alias, clip, disk, lattice, outer, random, rewrite, sample, shards
 from tacit.wall.data import PrivateData
+from tacit.wall.precision import single_precision
 from tacit.wall.units import Unit, together
 
 CHUNK_NUMBERS = 1 << 18
@@ -44,6 +47,9 @@ HANDED_OVER = 128
 """Steps for which noise and subsets are handed over at once, at most."""
 QUICK = 1 << 28
 """A run whose contributions have fewer numbers in all takes less time than compiling it: it is compiled quickly."""
+QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
+"""Options for such a run. XLA's code for fused loops takes a quarter of the compiler's time; JAX 0.11 and later have
+no other."""
 GIVEN_AT_ONCE = 3 << 23
 """Random words handed over at once: those of several steps, since each call costs the program new memory."""
 
@@ -70,6 +76,7 @@ class Door:
         Whether the secret key is known to others.
     """
 
+    @single_precision
     def __init__(
         self,
         method: Method,
@@ -120,6 +127,7 @@ class Door:
         self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()
         self.distance *= step.shards
 
+    @single_precision
     def rekey(self, secret: Key, origin: bytes = b"") -> None:
         """Take another secret key, and with it another tag: nothing charged under the old one is replayed.
 
@@ -150,6 +158,7 @@ class Door:
             shards.wait(f"charged {first}")  # process 0 has the ledger: nobody reads before its line is on disk
         return self._advance(state, first, stop)
 
+    @single_precision
     def _advance(self, state: State, first: int, stop: int) -> State:
         """Take private steps that have been charged."""
         if self._shards:
@@ -174,6 +183,7 @@ class Door:
                 state = self._program(state, base, start, end, given, self._stream, self._key, self._records)
             return jax.block_until_ready(state)
 
+    @single_precision
     def _drawn_from(self, base: int) -> Any:
         """Give the noise and subsets of a group of steps: they depend on no record."""
         if self._drawn[0] != base:  # a segment may end in the middle of what was drawn, and the next go on there
@@ -192,6 +202,7 @@ class Door:
         self._step.write_words(self._stream, range(base, end), words, least)
         return jax.device_put((words, least))
 
+    @single_precision
     def rehearse(self, data: PrivateData, secret: Key, key: Key) -> Door:
         """Give the same program for other made-up records of the same number and shape, without compiling it again.
 
@@ -270,11 +281,9 @@ class _Step:
         self.drawn = max(1, min(HANDED_OVER, mechanism.steps, DRAWN_AT_ONCE // self.words))
         given = max(1, min(64, mechanism.steps, GIVEN_AT_ONCE // self.words))
         self.together = given if self.alone else self.drawn
-        # From public numbers only. XLA's newer code for fused loops takes a quarter of the compiler's time.
+        # From public numbers only.
         quick = expected is not None and mechanism.steps * expected * self.length < QUICK
-        self.options: dict[str, str | bool] = {}
-        if quick and jax.default_backend() == "cpu":
-            self.options["xla_cpu_use_fusion_emitters"] = False
+        self.options = {name: value for name, value in QUICK_OPTIONS.items() if quick and _known(name, value)}
         # A second size makes the program twice as long to compile.
         self.tail = self.factoring.tail if self.factoring and not quick else 0
         self.alike = True
@@ -679,6 +688,18 @@ def check_arithmetic() -> None:
         )
 
 
+@functools.cache
+def _known(option: str, value: bool) -> bool:
+    """Whether the compiler of this JAX knows an option: there is no list to look it up in."""
+    if jax.default_backend() != "cpu":
+        return False
+    try:
+        jax.jit(lambda: 0, compiler_options={option: value}).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
 def versions() -> dict[str, str]:
     """Name the programs that take part in a step.
 
@@ -692,7 +713,7 @@ def versions() -> dict[str, str]:
 def _tag(secret: Key, key: Key, records: PyTree, program: str, origin: bytes) -> str:
     """Hash what decides the bits of a step, keyed by the secret: equal tags mean a replay shows nothing new."""
     digest = hmac.new(random.to_bytes(secret), digestmod=hashlib.sha256)
-    machine = [platform.platform(), os.environ.get("XLA_FLAGS", ""), sorted(os.sched_getaffinity(0)), _processor()]
+    machine = [platform.platform(), os.environ.get("XLA_FLAGS", ""), system.cores(), _processor()]
     surroundings = [program, versions(), machine, origin]
     digest.update(repr(surroundings).encode())
     digest.update(np.asarray(jax.random.key_data(key)).tobytes())

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Shaped
 from tacit.schema import Column, Schema, checked_size, quietly
 from tacit.types import PyTree, Record
 from tacit.wall.disk import Stored
+from tacit.wall.precision import single_precision
 from tacit.wall.shards import Shards
 from tacit.wall.units import Unit, group
 
@@ -83,6 +84,7 @@ class PrivateData:
     ledger: Any
     placeholder: Record
 
+    @single_precision
     def __init__(
         self, records: Any, schema: Schema | None = None, *, size: int | None = None, ledger: Any = None
     ) -> None:

@@ -27,9 +27,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, Shaped, UInt8, UInt32
 
+from tacit import system
 from tacit.schema import Schema, import_arrow, quietly
 from tacit.types import Key, PyTree, State
 from tacit.wall import alias, lattice, random
+from tacit.wall.precision import single_precision
 
 MAPPED = 1 << 30
 """Files up to this size stay mapped into memory: records are found some twenty times as fast. Of larger ones what was
@@ -96,7 +98,7 @@ class File:
         held = words.reshape(-1).view(np.uint8).data
         done = 0
         while done < len(held):
-            got = os.preadv(self.descriptor, [held[done:]], self.begin + first * self.stride + done)
+            got = system.read_into(self.descriptor, held[done:], self.begin + first * self.stride + done)
             if not got:
                 raise _changed()
             done += got
@@ -114,13 +116,13 @@ class File:
         stride, descriptor = self.stride, self.descriptor
         if cold:
             for start in (places.astype(np.int64) * stride + self.begin).tolist():
-                os.posix_fadvise(descriptor, start, stride, os.POSIX_FADV_WILLNEED)
+                system.prefetch(descriptor, start, stride)
         if self.stays:
             out[slots] = np.take(self._mapped(), places, axis=0, mode="clip")
         elif len(places) * FAR >= self.count * stride:
             self._gather_by_windows(places, out, slots)
         else:
-            read, starts = os.pread, (places.astype(np.int64) * stride + self.begin).tolist()
+            read, starts = system.read_at, (places.astype(np.int64) * stride + self.begin).tolist()
             found = b"".join([read(descriptor, stride, start) for start in starts])
             if len(found) != len(places) * stride:
                 raise _changed()
@@ -145,9 +147,8 @@ class File:
             for window in mine:
                 here = slice(ends[window], ends[window + 1])
                 out[slots[here]] = np.take(mapped, places[here], axis=0, mode="clip")
-                begin = (self.begin + window * each * self.stride) // mmap.PAGESIZE * mmap.PAGESIZE
-                end = min(self.begin + (window + 1) * each * self.stride, len(self.memory))
-                self.memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+                begin, end = (self.begin + edge * each * self.stride for edge in (window, window + 1))
+                system.release_pages(self.memory, begin, min(end, len(self.memory)))
 
         with ThreadPoolExecutor(READERS, "tacit-read") as threads:
             list(threads.map(look, (windows[i::READERS] for i in range(READERS))))
@@ -169,6 +170,7 @@ class Stored:
     Privacy: reads records: all of them once, to check and to hash them.
     """
 
+    @single_precision
     def __init__(self, files: Sequence[File], schema: Schema | None) -> None:
         self.files, self.count = tuple(files), files[0].count
         self.fields = tuple(field for file in files for field in file.fields)
@@ -177,9 +179,7 @@ class Stored:
         self.unchanged()
         for file in files:
             # Records are far apart: what stands beside one is not read along with it.
-            os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-            if not file.stays:
-                file.memory.madvise(mmap.MADV_RANDOM)
+            system.expect_random_access(file.descriptor, None if file.stays else file.memory)
             weakref.finalize(self, os.close, file.descriptor)
 
     # What `_facts` compares.
@@ -346,6 +346,7 @@ class Fetch:
         noise, subsets = self.step.draw(secret, steps, words)
         return noise, None if self.step.everyone else subsets  # everyone's places are known, and many
 
+    @single_precision
     def _group(self, secret: Key, first: int, stop: int, part: int, turn: int) -> tuple[Ahead, bool]:
         """Draw and read for some steps, or for a part of one; and say whether that was its last."""
         if self._drawn[0] != first or not part:
@@ -465,7 +466,7 @@ def _convert(source: Any, schema: Schema, partial: Path) -> None:
 
     dtype = np.dtype([(name, column.dtype, column.shape) for name, column in schema.columns.items()])
     count = 0
-    with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+    with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | system.BINARY, 0o600), "wb") as out:
         _header(out, dtype, 0)
         for table in _tables(source, schema):
             columns = _columns(table)
@@ -483,7 +484,7 @@ def _convert(source: Any, schema: Schema, partial: Path) -> None:
         out.seek(0)
         _header(out, dtype, count)
         out.flush()
-        os.fsync(out.fileno())
+        system.flush_to_disk(out.fileno())
 
 
 def _open(path: Path, most: int) -> File:
@@ -509,7 +510,7 @@ def _open(path: Path, most: int) -> File:
         )
     if found.nbytes != len(found) * first * word.itemsize:
         raise TypeError(f"The file {path.name!r} has gaps between its columns. Let tacit.write_columns write it.")
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | system.BINARY)
     memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     return File(path, descriptor, memory, found.nbytes <= most, found.offset, len(found), tuple(fields), word)
 

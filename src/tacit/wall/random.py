@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Int32, UInt32
 
+from tacit import system
 from tacit.types import Key
 
 BITS, FOLD, SPLIT, SEED, WORDS = 1, 2, 3, 4, 5
@@ -119,7 +120,7 @@ def words(
                 found[full // group] = row[full:stop].min()
 
     parts = list(itertools.product(range(len(keys)), range(0, length, part)))
-    workers = min(len(os.sched_getaffinity(0)), max(1, len(parts)))
+    workers = min(len(system.cores()), max(1, len(parts)))
     with ThreadPoolExecutor(workers, "tacit-words") as threads:
         list(threads.map(write, (parts[k::workers] for k in range(workers))))
 

@@ -54,11 +54,39 @@ def rewritten(contribution: Contribution) -> Contribution:
             for atom, table in zip(jaxpr.outvars, tables, strict=True)
             for part in ((table.index, table.values) if table else (atom,))
         ]
-        parts = iter(trace.evaluate(jaxpr, traced.consts, jax.tree.leaves(arguments), wanted, convolutions))
+        rules = {"dot_general": _records_first}
+        parts = iter(trace.evaluate(jaxpr, traced.consts, jax.tree.leaves(arguments), wanted, convolutions, rules))
         leaves = [table.rows(next(parts), next(parts)) if table else next(parts) for table in tables]
         return jax.tree.unflatten(structure, leaves)
 
     return cheaper
+
+
+def _records_first(left: Array, right: Array, **facts: Any) -> Array:
+    """Multiply as ``dot_general`` does; over many records, each is a row of the left factor.
+
+    JAX would put the records last where only the right factor is theirs. Kernels of matrix products compute the last
+    columns in another way than the others, and which ones those are depends on the processor; rows they compute alike.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def product(left: Array, right: Array) -> Array:
+        return jax.lax.dot_general_p.bind(left, right, **facts)
+
+    @product.def_vmap
+    def over_records(count: int, own: list[bool], left: Array, right: Array) -> tuple[Array, bool]:
+        sums, batches = facts["dimension_numbers"]
+        if own == [False, True] and not batches[0]:
+            precision = facts["precision"]
+            precision = precision[::-1] if isinstance(precision, tuple) else precision
+            turned = {**facts, "dimension_numbers": (sums[::-1], batches), "precision": precision}
+            found = jax.vmap(lambda right: jax.lax.dot_general_p.bind(right, left, **turned))(right)
+            free = right.ndim - 1 - len(sums[1])  # axes of one record that are not summed over
+            return jnp.moveaxis(found, range(1, 1 + free), range(-free, 0)), True
+        axes = [0 if mine else None for mine in own]
+        return jax.vmap(lambda *both: jax.lax.dot_general_p.bind(*both, **facts), axes)(left, right), True
+
+    return product(left, right)
 
 
 def _convolutions(jaxpr: Any, own: set[Any]) -> dict[Any, Callable[[Array, Array], Array]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,11 @@ CALLS = (
     "custom_vjp_call",
 )
 """Primitives that stand for the function they hold, as far as values go."""
+CONTROL = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+"""Primitives of control flow, and the parameters that hold the functions they apply."""
+
+Rules = Mapping[str, Callable[..., Any]]
+"""Functions to be applied in place of primitives: each takes the inputs and the parameters of an equation."""
 
 
 def flat(function: Callable[..., PyTree], *arguments: PyTree) -> Any:
@@ -49,6 +54,7 @@ def evaluate(
     arguments: Sequence[Any],
     wanted: Sequence[Any],
     instead: Mapping[Any, Callable[..., Any]] | None = None,
+    rules: Rules | None = None,
 ) -> list[Any]:
     """Compute the wanted atoms of a traced function, and nothing that they do not need; calls are opened up.
 
@@ -62,7 +68,10 @@ def evaluate(
         Variables or literals of it.
     instead
         For variables that are to be computed otherwise: a function of the inputs of the equation that makes them.
+    rules
+        What to apply in place of primitives, inside of loops and branches too.
     """
+    instead, rules = instead or {}, rules or {}
     needed = {atom for atom in wanted if not isinstance(atom, Literal)}
     equations = []
     for equation in reversed(jaxpr.eqns):
@@ -76,18 +85,21 @@ def evaluate(
 
     for equation in reversed(equations):
         inputs = [read(atom) for atom in equation.invars]
-        inner, other = _inner(equation), (instead or {}).get(equation.outvars[0])
+        inner, other = _inner(equation), instead.get(equation.outvars[0])
+        name, parameters = equation.primitive.name, equation.params
         if other is not None:
             results = [other(*inputs)]
+        elif name in rules:
+            results = [rules[name](*inputs, **parameters)]
         elif inner is None:
-            bound = equation.primitive.get_bind_params(equation.params)
+            bound = equation.primitive.get_bind_params(_with_rules(name, parameters, rules))
             functions, parameters = bound if isinstance(bound, tuple) else ((), bound)  # before jax 0.10, and since
             with equation.ctx.manager:
                 results = equation.primitive.bind(*functions, *inputs, **parameters)
             results = results if equation.primitive.multiple_results else [results]
         else:
             body = getattr(inner, "jaxpr", inner)
-            results = evaluate(body, getattr(inner, "consts", ()), inputs, body.outvars)
+            results = evaluate(body, getattr(inner, "consts", ()), inputs, body.outvars, rules=rules)
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in wanted]
 
@@ -97,3 +109,25 @@ def _inner(equation: Any) -> Any:
         return None
     held = [value for value in equation.params.values() if hasattr(value, "eqns")]
     return held[0] if len(held) == 1 else None
+
+
+def _with_rules(name: str, parameters: dict[str, Any], rules: Rules) -> dict[str, Any]:
+    """Return the parameters of an equation, with the rules applied to the functions that control flow holds."""
+    held = {key: parameters[key] for key in CONTROL.get(name, ())}
+
+    def applied(closed: Any) -> Any:
+        def inside(*arguments: Any) -> list[Any]:
+            return evaluate(closed.jaxpr, closed.consts, arguments, closed.jaxpr.outvars, rules=rules)
+
+        return jax.make_jaxpr(inside)(*closed.in_avals) if _mentions(closed.jaxpr, rules) else closed
+
+    return {**parameters, **jax.tree.map(applied, held, is_leaf=lambda value: hasattr(value, "eqns"))}
+
+
+def _mentions(jaxpr: Any, names: Iterable[str]) -> bool:
+    """Whether a traced function, or one that it holds, applies one of these primitives."""
+    for equation in jaxpr.eqns:
+        held = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda value: hasattr(value, "eqns"))
+        if equation.primitive.name in names or any(_mentions(value, names) for value in held if hasattr(value, "eqns")):
+            return True
+    return False
