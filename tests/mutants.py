@@ -269,7 +269,7 @@ MUTANTS = [
     Mutant(
         "two processes in one folder",
         "ledger.py",
-        "            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            held.enter_context(system.locked_folder(folder))\n",
         "            pass\n",
         (f"{FAULTS}::test_no_look_is_lost_or_free[another process in the folder-in the middle]",),
     ),

@@ -334,9 +334,3 @@ def test_fast_math_is_refused(world: World, monkeypatch: pytest.MonkeyPatch, fla
     assert len(world.ledger.looks) == 0
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     assert np.isfinite(sum_of(world).value).all()
-
-
-def test_64_bit_mode_is_refused(world: World) -> None:
-    with jax.enable_x64(True), pytest.raises(ValueError, match="64-bit mode"):
-        sum_of(world)
-    assert len(world.ledger.looks) == 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import fcntl
 import hashlib
 import importlib
 import itertools
@@ -30,7 +29,7 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import Ledger, wall
+from tacit import Ledger, system, wall
 from tacit.ledger import LedgerError
 from tacit.wall import random as secret_random
 
@@ -166,7 +165,7 @@ def failing(target: Any, name: str, code: int, when: Callable[..., bool]) -> Ite
 def full_disk(world: World) -> Environment:
     """No byte more: neither for a line of the ledger nor for any other file."""
     stack = contextlib.ExitStack()
-    stack.enter_context(failing(os, "pwrite", errno.ENOSPC, lambda *_: True))
+    stack.enter_context(failing(system, "write_at", errno.ENOSPC, lambda *_: True))
     stack.enter_context(failing(os, "fsync", errno.ENOSPC, lambda *_: True))
     return stack
 
@@ -183,11 +182,7 @@ def read_only_ledger(world: World) -> Environment:
 
 
 def other_process(world: World) -> Environment:
-    handle = os.open(world.folder, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    stack = contextlib.ExitStack()
-    stack.callback(os.close, handle)
-    return stack
+    return system.locked_folder(world.folder)
 
 
 def clock_backwards(world: World) -> None:

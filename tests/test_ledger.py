@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tacit import accounting, ledger
+from tacit import accounting, ledger, system
 from tacit.ledger import GENESIS, BudgetExceeded, Ledger, LedgerError, Line, Look
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 
@@ -591,13 +591,13 @@ def test_a_full_disk_means_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     book = Ledger(path)
     book.charge(look(0, 50))
     before = path.read_bytes()
-    real = os.pwrite
+    real = system.write_at
 
     def full(file: int, data: bytes, offset: int) -> int:
         real(file, data[:20], offset)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(system, "write_at", full)
     with pytest.raises(LedgerError, match="No space left"):
         book.charge(look(50, 60))
     monkeypatch.undo()
@@ -606,8 +606,8 @@ def test_a_full_disk_means_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_write_in_small_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, data, offset: real(file, data[:7], offset))
+    real = system.write_at
+    monkeypatch.setattr(system, "write_at", lambda file, data, offset: real(file, data[:7], offset))
     book = Ledger(tmp_path / "ledger.jsonl")
     book.charge(look(0, 50))
     book.verify()

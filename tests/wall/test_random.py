@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
+from tacit import system
 from tacit.wall import random
 
 
@@ -114,7 +115,7 @@ def test_the_words_of_openssl_are_the_counter_mode_of_aes(
 ) -> None:
     """By another mode of the cipher, under the child keys that JAX computes; GCM counts from 2 under each nonce."""
     monkeypatch.setattr(random, "WORDS_AT_ONCE", 5000)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(system, "cores", lambda: list(range(cores)))
     numbers, group = [0, 7, 2**32 - 1], 1000
     out, least = random.room(4, count), random.room(4, -(-count // group))
     random.words(random.to_bytes(random.fixed(5)), numbers, out, least, group)
