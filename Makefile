@@ -45,4 +45,4 @@ peer:                  ## d3p 0.2.0 beside tacit, for papers/d3p; needs Python 3
 	papers/d3p/peer.sh
 
 clean:
-	rm -rf .venv site demo
+	rm -rf .venv site demo .coverage .coverage.* htmlcov

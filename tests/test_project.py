@@ -188,8 +188,9 @@ def test_addresses_are_those_of_the_project() -> None:
     )
     assert load("CITATION.cff")["repository-code"] == SOURCE
     ours = re.compile(r"https://(?:[\w-]+\.github\.io|github\.com/[\w-]+|raw\.githubusercontent\.com/[\w-]+)/tacit\b")
-    pages = [*ROOT.glob("*.*"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.*"), *ROOT.glob("recipe/*")]
-    found = {url for page in pages if page.is_file() for url in ours.findall(read(page))}
+    kinds = ("*.md", "*.toml", "*.cff", "*.yml", "*.yaml", "docs/**/*.md", ".github/**/*.*", "recipe/*", "Dockerfile")
+    found = {url for kind in kinds for page in ROOT.glob(kind) for url in ours.findall(read(page))}
+    assert SOURCE in found
     roots = {SOURCE, f"https://raw.githubusercontent.com/{OWNER}/{NAME}", f"https://{OWNER}.github.io/{NAME}"}
     assert found <= roots
 
