@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs bench peer slow attack clean
+.PHONY: demo test coverage lint docs bench peer slow attack clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -15,6 +15,9 @@ demo: .venv/ready      ## fit simulated hospital records at epsilon 1; writes de
 
 test: .venv/ready      ## the tests that every commit must pass
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=30
+
+coverage: .venv/ready  ## the same tests, with the lines and branches that none of them reaches
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term
 
 slow: .venv/ready      ## the long statistical studies
 	$(BIN)/python -m pytest -m slow
@@ -42,4 +45,4 @@ peer:                  ## d3p 0.2.0 beside tacit, for papers/d3p; needs Python 3
 	papers/d3p/peer.sh
 
 clean:
-	rm -rf .venv site demo
+	rm -rf .venv site demo .coverage .coverage.* htmlcov
