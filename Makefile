@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test coverage lint docs bench peer slow attack clean
+.PHONY: demo test coverage matrix lint docs bench peer slow attack clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -18,6 +18,9 @@ test: .venv/ready      ## the tests that every commit must pass
 
 coverage: .venv/ready  ## the same tests, with the lines and branches that none of them reaches
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term
+
+matrix: .venv/ready    ## the smoke tier on the wheel, for each Python found, with newest and lowest versions
+	$(BIN)/python -m tests.matrix $(MATRIX)
 
 slow: .venv/ready      ## the long statistical studies
 	$(BIN)/python -m pytest -m slow
