@@ -6,11 +6,14 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src import compiler
 
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
@@ -58,12 +61,41 @@ def recorder() -> Callable[[int], Method]:
     return _recorder
 
 
+@contextmanager
+def _quickly() -> Iterator[None]:
+    """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
+    plain = compiler.get_compile_options
+
+    def quick(*given: Any, **more: Any) -> Any:
+        # The wall sets this option for short runs itself. With it, a program of one operation takes half the time.
+        options = plain(*given, **more)
+        asked = dict(options.env_option_overrides)
+        options.env_option_overrides = list({"xla_cpu_use_fusion_emitters": False, **asked}.items())
+        return options
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    compiler.get_compile_options = quick
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+        compiler.get_compile_options = plain
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile quickly, except in the tests of the wall and of privacy: what the proofs say is of the real compiler."""
+    real = {"wall", "privacy"} & set(request.path.parts[len(Path(__file__).parts) - 1 :])
+    with nullcontext() if real else _quickly():
+        yield
+
+
 @pytest.fixture
 def quick_compiler() -> Iterator[None]:
-    """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    """Compile quickly where a test of the wall or of privacy does not turn on the compiled code."""
+    with _quickly():
+        yield
 
 
 def without_noise(sizes: Sequence[int], words: Any, keys: Any, fines: Any = None) -> list[Any]:

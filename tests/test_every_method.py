@@ -36,7 +36,6 @@ COUNT = 12
 STEPS = 7
 MECHANISM = Mechanism(rate=0.5, clip=1.0, noise_multiplier=1.0, steps=STEPS)
 TRACES = {"count": 0}
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
 def logistic(x: Any, y: Any = None) -> None:
