@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test coverage matrix lint docs bench peer slow attack clean
+.PHONY: demo test quick coverage matrix lint docs bench peer slow attack clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -15,6 +15,9 @@ demo: .venv/ready      ## fit simulated hospital records at epsilon 1; writes de
 
 test: .venv/ready      ## the tests that every commit must pass
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=30
+
+quick: .venv/ready     ## the part of them that finds most faults in little time
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not long"
 
 coverage: .venv/ready  ## the same tests, with the lines and branches that none of them reaches
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term

@@ -6,11 +6,14 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src import compiler
 
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
@@ -29,6 +32,58 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["TACIT_TEST_PROGRAMS"]
 jax.config.update("jax_compilation_cache_dir", os.environ["TACIT_TEST_PROGRAMS"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+LONG = (
+    *("tests/compat/", "tests/methods/", "tests/papers/", "tests/privacy/test_audit", "tests/privacy/test_float"),
+    *("tests/test_audit", "tests/test_auto", "tests/test_calibration", "tests/test_distribute", "tests/test_effects"),
+    *("tests/test_estimators", "tests/test_examples", "tests/test_formula", "tests/test_plots"),
+    *("tests/test_properties", "tests/test_recalibrate", "tests/test_rehearse", "tests/test_select"),
+    *("tests/test_synthetic", "tests/test_topics", "tests/wall/test_disk", "tests/wall/test_rewrite"),
+    *("tests/wall/test_rows", "tests/wall/test_tables", "tests/wall/test_units"),
+    "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[much noise]",
+    "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[one number]",
+    "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[vi]",
+    "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius_with_products",
+    "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius_with_thin_products",
+    "tests/privacy/test_neighbours.py::test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers",
+    "tests/privacy/test_neighbours.py::test_the_allowance_for_rounding_is_needed",
+    "tests/test_accounting.py::test_subsets_of_a_fixed_size_by_a_second_accountant",
+    "tests/test_cli.py::test_from_fit_to_report",
+    "tests/test_docs.py::test_sketches_of_methods_can_be_planned",
+    "tests/test_docs.py::test_the_code_of_a_page_runs_as_printed",
+    "tests/test_errors.py::test_the_same_calls_without_a_mistake_go_through",
+    "tests/test_every_method.py::test_no_records_leave_a_finite_state",
+    "tests/test_every_method.py::test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[data",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[program",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[secret",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[start",
+    "tests/test_fit.py::test_kills_at_random_moments_change_nothing",
+    "tests/wall/test_alias.py::test_every_draw_is_that_of_128_bits",
+    "tests/wall/test_alias.py::test_tables_are_combined_as_they_are_drawn",
+    "tests/wall/test_clip.py::test_no_record_with_factors_exceeds_its_share",
+    "tests/wall/test_sample.py::test_empty_subsets_happen_as_often_as_they_should",
+    "tests/wall/test_sample.py::test_large_data_margins",
+    "tests/wall/test_sample.py::test_neighbouring_halves_are_independent",
+    "tests/wall/test_sample.py::test_rate_one_takes_everyone",
+    "tests/wall/test_sample.py::test_small_data_single_pairs_and_sizes",
+    "tests/wall/test_sample.py::test_subsets_belong_to_their_step",
+)
+"""Where the names of tests begin that ``make quick`` leaves out; tests/test_mutants.py says what it must keep."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import files that are left out as a whole."""
+    name = collection_path.relative_to(config.rootpath).as_posix() if config.rootpath in collection_path.parents else ""
+    return True if "not long" in config.option.markexpr and name.endswith(".py") and name.startswith(LONG) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker(pytest.mark.long)
 
 
 def _open_door(method: Method, data: PrivateData, mechanism: Mechanism, seed: int = 1, **facts: Any) -> Door:
@@ -58,12 +113,41 @@ def recorder() -> Callable[[int], Method]:
     return _recorder
 
 
+@contextmanager
+def _quickly() -> Iterator[None]:
+    """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
+    plain = compiler.get_compile_options
+
+    def quick(*given: Any, **more: Any) -> Any:
+        # The wall sets this option for short runs itself. With it, a program of one operation takes half the time.
+        options = plain(*given, **more)
+        asked = dict(options.env_option_overrides)
+        options.env_option_overrides = list({"xla_cpu_use_fusion_emitters": False, **asked}.items())
+        return options
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    compiler.get_compile_options = quick
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+        compiler.get_compile_options = plain
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile quickly, except in the tests of the wall and of privacy: what the proofs say is of the real compiler."""
+    real = {"wall", "privacy"} & set(request.path.parts[len(Path(__file__).parts) - 1 :])
+    with nullcontext() if real else _quickly():
+        yield
+
+
 @pytest.fixture
 def quick_compiler() -> Iterator[None]:
-    """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    """Compile quickly where a test of the wall or of privacy does not turn on the compiled code."""
+    with _quickly():
+        yield
 
 
 def without_noise(sizes: Sequence[int], words: Any, keys: Any, fines: Any = None) -> list[Any]:

@@ -168,7 +168,6 @@ RECORDS = {"x": np.array([0, 1, 1], np.int32)}
 RECIPE = Mechanism(0.5, 1.0, 1.0, 3)
 
 
-@pytest.mark.usefixtures("quick_compiler")
 def test_a_method_is_attacked_and_a_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     # Seeds are fixed; false alarms: 2 x 0.001. What longer runs show of all methods is in docs/attacked.md.
     method = tacit.conjugate(tacit.families.bernoulli())

@@ -33,7 +33,6 @@ SCHEMA = tacit.Schema(
         "visits": {"low": 0, "high": 30, "kind": "integer"},
     }
 )
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
 def table() -> dict[str, Any]:

@@ -193,7 +193,6 @@ def test_papers_need_a_clone(place: Path, monkeypatch: pytest.MonkeyPatch, capsy
 # Runs
 
 
-@pytest.mark.usefixtures("quick_compiler")
 def test_from_fit_to_report(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     command = (*FIT, "--model", "model.py:model", *TINY, "--out", "run")
     _kill_at(monkeypatch, 5)
@@ -232,7 +231,6 @@ def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(Door, "advance", killed)
 
 
-@pytest.mark.usefixtures("quick_compiler")
 def test_the_same_command_again_and_another_one(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = (*FIT, "--model", "model.py:method", *TINY, "--out", "run")
     assert run(*command) == 0
@@ -261,7 +259,6 @@ def test_rehearse_passes_on_what_was_asked(place: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compiler")
 def test_rehearse(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*REHEARSE, "--steps", "20", "--replicates", "2", "--size", "200", "--seed", "0") == 0
     assert "Nothing was spent" in capsys.readouterr().out
@@ -306,7 +303,6 @@ def test_a_formula_is_fitted(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compiler")
 def test_a_formula_from_fit_to_report(place: Path) -> None:
     assert run(*FIT, "--family", "bernoulli", *TINY, "--out", "run", "--formula", "ill ~ age") == 0
     assert "ill ~ age" in Path("run/report.html").read_text("utf-8")
@@ -321,7 +317,6 @@ def test_a_draft_of_a_schema(place: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compiler")
 def test_synthesize(place: Path) -> None:
     Path("tables.py").write_text("import tacit\n\ndef method(schema):\n    return tacit.marginals(schema)\n")
     assert run(*FIT, "--model", "tables.py:method", *BUDGET, "--simulate", "1", "--out", "run") == 0

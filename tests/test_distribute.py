@@ -32,15 +32,15 @@ from tacit.wall.repeat import best_of
 from tests import shards as script
 
 SCRIPT = Path(script.__file__)
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
 def run(processes: int, *arguments: object, devices: int = 1) -> subprocess.CompletedProcess[str]:
     """Start the script in several processes, with a time limit."""
     places = [str(Path(tacit.__file__).parents[1]), str(SCRIPT.parents[1])]
-    told = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    if devices > 1:
-        told["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    # Compiled as in this process (conftest.py): the bits are compared.
+    flags = f"--xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count={devices}"
+    told = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "XLA_FLAGS": flags}
+    told["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     command = [sys.executable, "-m", "tacit.distribute", "-n", str(processes), str(SCRIPT), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=told, timeout=300, check=False)
 

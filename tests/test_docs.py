@@ -72,7 +72,6 @@ def test_the_code_of_every_page_is_run() -> None:
 
 
 @pytest.mark.filterwarnings(NO_CERTIFICATE)
-@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("page", RUN)
 def test_the_code_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

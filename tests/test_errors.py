@@ -22,9 +22,6 @@ import tacit
 from tacit import Budget, Ledger, Mechanism, PrivateData, Schema, accounting, ask, calibrate, fit, fit_public, vi
 from tacit.types import Need
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
-
 CANARY = 73519.0
 COUNT = 61
 NAN, INF = float("nan"), float("inf")

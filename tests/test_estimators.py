@@ -22,10 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from tacit.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateMixture, PrivateTopics
 
 CANARY = 31.41592653
-pytestmark = [
-    pytest.mark.usefixtures("quick_compiler"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
 
 
 def regression(count: int = 2000, seed: int = 0) -> tuple[Any, Any]:

@@ -36,7 +36,6 @@ COUNT = 12
 STEPS = 7
 MECHANISM = Mechanism(rate=0.5, clip=1.0, noise_multiplier=1.0, steps=STEPS)
 TRACES = {"count": 0}
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
 def logistic(x: Any, y: Any = None) -> None:
@@ -197,11 +196,16 @@ def opened(open_door: Callable[..., Door]) -> Callable[[str], Opened]:
         if name not in cache:
             data, ledger = PrivateData(TABLE[name].records, size=COUNT), Ledger()
             method = TABLE[name].make()(data.placeholder)
-            start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
+            start = begin(method)
             cache[name] = Opened(method, data, start, open_door(method, data, MECHANISM, ledgers=[ledger]), ledger)
         return cache[name]
 
     return get
+
+
+def begin(method: Method) -> PyTree:
+    """Give the start of a method, by the program that a door compiles too: the cache has it."""
+    return jax.jit(lambda key: jax.tree.map(jnp.asarray, method.init(key)))(KEY)
 
 
 def one_record(name: str, index: int = 0) -> PyTree:
@@ -222,7 +226,7 @@ def test_init_needs_no_data(name: str, opened: Callable[[str], Opened]) -> None:
     _, data, start, *_ = opened(name)
     # Made from the placeholder of another data set: the same bits, so no record and no count is in it.
     other = PrivateData(jax.tree.map(lambda leaf: 1 + leaf[:5], TABLE[name].records))
-    again = jax.jit(TABLE[name].make()(other.placeholder).init)(KEY)
+    again = begin(TABLE[name].make()(other.placeholder))
     assert same_bits(start, again)
     assert is_finite(start)
     assert jax.tree.structure(data.placeholder) == jax.tree.structure(other.placeholder)
@@ -289,7 +293,7 @@ def test_a_record_that_is_not_finite_leaves_a_finite_state(name: str, opened: Ca
 def test_no_records_leave_a_finite_state(name: str, open_door: Callable[..., Door]) -> None:
     data = PrivateData(jax.tree.map(lambda leaf: leaf[:0], TABLE[name].records), size=COUNT)
     method = TABLE[name].make()(data.placeholder)
-    start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
+    start = begin(method)
     end = open_door(method, data, MECHANISM).advance(start, 0, STEPS)
     assert is_finite(end)
     assert not same_bits(start, end)
@@ -313,7 +317,7 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
     monkeypatch.setattr(lattice, "noise", without_noise)
     data = PrivateData(TABLE[name].records, size=COUNT)
     method = told_of_no_noise(TABLE[name].make()(data.placeholder))
-    start = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
+    start = begin(method)
     end = open_door(method, data, Mechanism(1.0, 1000.0, 0.04, STEPS)).advance(start, 0, STEPS)
     private = jax.jit(jax.vmap(method.draw, (None, 0)))(end, jax.random.split(jax.random.fold_in(KEY, STEPS), 1000))
     public = fit_public(TABLE[name].make(), TABLE[name].records, steps=STEPS, key=KEY)

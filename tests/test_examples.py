@@ -15,7 +15,6 @@ REAL = ("election88", "radon")
 
 
 @pytest.mark.filterwarnings(NO_CERTIFICATE)
-@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize(
     "script",
     [

@@ -33,7 +33,6 @@ from tacit import Ledger, system, wall
 from tacit.ledger import LedgerError
 from tacit.wall import random as secret_random
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 fitting, book = importlib.import_module("tacit.fit"), importlib.import_module("tacit.ledger")
 
 STEPS = 6

@@ -22,9 +22,6 @@ import tacit
 from tacit.ledger import Ledger
 from tacit.wall import random as secret_random
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
-
 BUDGET = tacit.Budget(1.0, 1e-6)
 SETTINGS = {"rate": 0.2, "steps": 30, "clip": 2.0, "progress": False, "key": jax.random.key(0)}
 

@@ -283,7 +283,6 @@ CANARIES = {"x": "1.7351948", "sex": "m", "other": "0.4827351", "ill": "yes", "p
 """A record whose values nothing else has, where a column's levels leave the choice."""
 
 
-@pytest.mark.usefixtures("quick_compiler")
 def test_a_file_is_read_fitted_and_asked_and_a_canary_in_it_is_found_nowhere(tmp_path: Path) -> None:
     """2000 made-up records, of which the coefficients are known, and one canary; one column is not used."""
     random = np.random.default_rng(0)

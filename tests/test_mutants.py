@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG
 from tests.mutants import MUTANTS, ROOT, SOURCE, Mutant, edited
 
 
@@ -19,6 +20,14 @@ def test_the_edit_fits_and_the_tests_are_there(mutant: Mutant) -> None:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         (found,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name.split("[")[0])
         assert not any("slow" in ast.unparse(mark) for mark in found.decorator_list), "not a test of every commit"
+        assert not test.startswith(LONG), "make quick must find it too"
+
+
+@pytest.mark.parametrize("start", LONG)
+def test_what_is_called_long_is_there(start: str) -> None:
+    file, _, name = start.partition("::")
+    assert list(ROOT.glob(f"{file}*"))
+    assert not name or f"\ndef {name.split('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_the_page_lists_twenty_at_least_and_none_is_alive() -> None:

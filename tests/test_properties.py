@@ -331,7 +331,6 @@ def forms(number: float) -> list[bytes]:
     return words + [np.asarray(number, kind).tobytes() for kind in (np.float32, np.float64, ">f4", ">f8")]
 
 
-@pytest.mark.usefixtures("quick_compiler")
 def test_no_record_value_is_written_or_said_by_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

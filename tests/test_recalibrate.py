@@ -27,7 +27,6 @@ from tacit.recalibrate import (
 from tacit.types import Release
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
 def posterior(likelihood: str, output: Any, columns: tuple[int, ...] = (), **more: Any) -> tacit.Posterior:

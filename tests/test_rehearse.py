@@ -18,8 +18,6 @@ from tacit.wall import Door
 
 from .means import SCHEMA, mean_of
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
 BUDGET = tacit.Budget(1.0, 1e-6)
 KEY = jax.random.key(0)
 MODULE = importlib.import_module("tacit.rehearse")  # its name in the package is that of the function

@@ -20,8 +20,6 @@ from tacit.wall import Door, repeat
 
 from .means import SCHEMA, mean_of
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
 BUDGET = tacit.Budget(1.0, 1e-6)
 KEY = jax.random.key(0)
 GOOD = {"aware": mean_of(200), "small": {"method": mean_of(200), "clip": 2.0}}

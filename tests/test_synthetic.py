@@ -18,7 +18,7 @@ KEY = jax.random.key(0)
 SCHEMA = tacit.Schema({name: {"levels": ["l", "m", "h"]} for name in "abcd"}, unit="person")
 BUDGET = tacit.Budget(5.0, 1e-6, unit="person")
 # The page docs/synthetic.md and a row of tests/test_every_method.py run in every submission.
-pytestmark = [pytest.mark.usefixtures("quick_compiler"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def people(count: int = 3000, seed: int = 0) -> dict[str, Any]:

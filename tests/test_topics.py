@@ -12,9 +12,6 @@ from scipy import sparse
 import tacit
 from tacit.topics import coherence, documents, perplexity, proportions, top_words
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
-
 GENERATOR = np.random.default_rng(0)
 DENSE = GENERATOR.poisson(GENERATOR.gamma(0.3, 2.0, (40, 25)))
 DENSE[7] = 0

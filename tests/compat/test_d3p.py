@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -33,14 +32,6 @@ from tacit.wall import lattice
 pytestmark = pytest.mark.filterwarnings("ignore:tacit.compat.d3p gives no certificate")
 
 SIZE, CLIP, SIGMA = 40, 2.0, 1.5
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compiler() -> Iterator[None]:
-    """Compile without most optimisations: these programs run for a moment, and compiling them takes long."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def regression(x: Any, y: Any = None, N: int = SIZE) -> None:

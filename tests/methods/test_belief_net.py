@@ -26,9 +26,6 @@ KEY = jax.random.key(0)
 N, J, K = 120, 7, 3
 
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
-
 def images(count: int = N, pixels: int = J, seed: int = 0) -> np.ndarray:
     """Draw binary images with two causes."""
     generator = np.random.default_rng(seed)

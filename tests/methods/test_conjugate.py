@@ -93,7 +93,6 @@ CASES = {
 }
 every = pytest.mark.parametrize("name", CASES)
 exact = pytest.mark.parametrize("name", ["bernoulli", "categorical", "linear"])
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
 def placeholder(name: str) -> PyTree:

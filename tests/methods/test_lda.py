@@ -28,9 +28,6 @@ from tacit.wall import Door, _Step, lattice
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
-
 KEY = jax.random.key(0)
 TOPICS, WORDS, WIDTH, COUNT = 3, 30, 12, 40
 MECHANISM = Mechanism(0.5, 4.0, 1.0, 4)

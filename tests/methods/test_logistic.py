@@ -15,7 +15,6 @@ from tacit.methods.logistic import LogisticState, logistic
 from tacit.methods.running import block_weights, polya_gamma_mean
 from tacit.types import Method, Release
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 KEY = jax.random.key(0)
 PRIOR = (1.0, 1.0)
 LIKELIHOODS = ["bernoulli", "binomial", "negative-binomial"]

@@ -22,7 +22,7 @@ SCHEMA = tacit.Schema(
 BINS = {"c": 2}
 QUERIES = [("a", "b", "c"), ("c", "d")]
 # The page docs/synthetic.md and a row of tests/test_every_method.py run in every submission.
-pytestmark = [pytest.mark.usefixtures("quick_compiler"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def parts(queries: Any = QUERIES) -> tuple[Any, Any, Any]:

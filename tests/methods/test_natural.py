@@ -21,7 +21,6 @@ KEY = jax.random.key(0)
 COLUMNS = 4
 TRUE = np.array([-0.4, 0.8, -0.5, 0.3])
 LIKELIHOODS = ("bernoulli", "poisson", "normal")
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
 def records(likelihood: str, count: int, seed: int = 0) -> dict[str, np.ndarray]:

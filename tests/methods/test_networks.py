@@ -28,7 +28,6 @@ from tacit.wall import _Step
 
 KEY = jax.random.key(0)
 COUNT = 100
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 
 RECORD = {"x": jnp.zeros(3), "y": jnp.float32(0)}

@@ -17,7 +17,6 @@ from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import PBPState, _rectified, forward, output, pbp, rectified
 from tacit.wall import outer
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 KEY = jax.random.key(0)
 
 

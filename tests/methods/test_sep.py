@@ -22,7 +22,6 @@ from tacit.methods.sep import SEPState, sep
 from tacit.methods.sites import Site
 from tacit.types import Method, Release
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 KEY = jax.random.key(0)
 ones = jnp.ones_like
 

@@ -15,7 +15,6 @@ from tacit import sites
 from tacit.methods.gaussians import Moments, Natural, matrix_site, scalar_site
 from tacit.methods.sites import Site
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 LIKELIHOODS: dict[str, tuple[Callable[..., Site], float, Callable[[float, Any], Any]]] = {
     "gaussian": (lambda alpha: sites.gaussian(0.5, alpha), 0.7, lambda y, f: stats.norm.logpdf(y, f, np.sqrt(0.5))),
     "probit": (sites.probit, 1, lambda y, f: stats.norm.logcdf((2 * y - 1) * f)),

@@ -30,7 +30,6 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compiler")
 def test_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setattr(sys, "argv", ["coverage", "--quick", "--out", str(tmp_path)])
@@ -46,7 +45,7 @@ def test_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_DATA is not set: no records to read")
-@pytest.mark.usefixtures("quick_compiler", "study")
+@pytest.mark.usefixtures("study")
 @pytest.mark.parametrize("name", ["records", "auto", "rehearsal", "guides"])
 def test_the_other_studies_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
@@ -56,7 +55,6 @@ def test_the_other_studies_run(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert written.startswith(f"`python papers/coverage/{name}.py`")
 
 
-@pytest.mark.usefixtures("quick_compiler")
 def test_the_shared_program_gives_the_bits_of_fit(study: Any) -> None:
     first, second = (study.regression("bernoulli", "plain", seed, 200)[0] for seed in (1, 2))
     budget = tacit.Budget(1.0, 1e-5)

@@ -13,7 +13,6 @@ FOLDER = Path(__file__).parents[2] / "papers" / "front"
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="set TACIT_DATA to the folder with the data sets")
 def test_the_journeys_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["journeys", "--quick", "--out", str(tmp_path)])

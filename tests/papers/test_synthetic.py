@@ -56,7 +56,6 @@ def test_the_regression_is_the_textbook_one(census: Any) -> None:
     np.testing.assert_allclose(variance, np.diag(np.linalg.inv((x * (chance * (1 - chance))[:, None]).T @ x)))
 
 
-@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.slow
 def test_the_shared_program_gives_the_bits_of_fit(census: Any) -> None:
     first, second = (tacit.PrivateData(made_up(census, 300, seed), census.SCHEMA) for seed in (1, 2))
