@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
         epilog="Examples:\n"
         "  tacit fit patients.csv --schema schema.toml --formula 'readmitted ~ age + sex' \\\n"
         "      --family bernoulli --epsilon 1 --delta 1e-6 --out run\n"
-        "  tacit fit patients.csv --schema schema.toml --model model.py:model --epsilon 1 --delta 1e-6 --out run",
+        "  tacit fit patients.csv --schema schema.toml --model model.py:model --epsilon 1 --delta 1e-6 --out run-2",
     )
     fit.add_argument("data", type=Path, help="the records: a .csv or .parquet file")
     _model_options(fit)
@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
         help="see on made-up records what a fit would give; spends nothing",
         description="Run the whole fit on made-up records: how wide the intervals are, and how often they hold.",
         epilog="Example:  tacit rehearse --schema schema.toml --model model.py:model --epsilon 1 --delta 1e-6 "
-        "--epsilons 0.3 3",
+        "--epsilons 0.3 3 --seed 1",
     )
     _model_options(rehearse)
     rehearse.add_argument("--size", type=int, help="about how many records (default: the schema's size)")
@@ -91,8 +91,11 @@ def add(commands: Any) -> None:
     synthesize = commands.add_parser(
         "synthesize",
         help="make up records from a run's posterior",
-        description="Make up records from a finished run's posterior, as CSV. Costs nothing more.",
-        epilog="Example:  tacit synthesize run --records 1000 --copies 5 --seed 1 --out synthetic",
+        description="Make up records from a finished run's posterior, as CSV. Costs nothing more. The run is of a method\n"
+        "that can make up records, such as tacit.marginals: here tables.py says 'from tacit import marginals'.",
+        epilog="Examples:\n"
+        "  tacit fit patients.csv --schema schema.toml --model tables.py:marginals --epsilon 1 --delta 1e-6 --out table\n"
+        "  tacit synthesize table --records 1000 --copies 5 --seed 1 --out synthetic",
     )
     synthesize.add_argument("folder", type=Path, help="the folder of a finished run")
     synthesize.add_argument("--records", type=int, required=True, help="records of each copy")
