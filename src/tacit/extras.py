@@ -32,10 +32,10 @@ def need(user: str, *modules: str) -> Any:
     ImportError
         If the package is not installed.
     """
+    package = modules[0].partition(".")[0]
     try:
-        return [importlib.import_module(module) for module in modules][-1]
+        return [importlib.import_module(module) for module in (package, *modules)][-1]
     except ModuleNotFoundError as error:
-        package = modules[0].partition(".")[0]
         # A package that is there but lacks something itself has its own reason, which this sentence would hide.
         if error.name != package:
             raise

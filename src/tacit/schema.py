@@ -293,7 +293,7 @@ class Schema:
 
         Privacy: public.
         """
-        return cls.from_toml(Path(path).read_bytes().decode("utf-8"))
+        return cls.from_toml(Path(path).read_bytes().decode("utf-8-sig"))
 
     def write(self, path: str | Path) -> None:
         """Write the schema to a TOML file.

@@ -155,17 +155,17 @@ def _fit(chosen: argparse.Namespace) -> None:
         "simulate": chosen.simulate,
         "title": chosen.title,
     }
-    files = {SCHEMA: chosen.schema.read_text("utf-8")}
+    files = {SCHEMA: chosen.schema.read_text(encoding="utf-8")}
     if chosen.model:
-        files[MODEL] = existing(Path(chosen.model.rpartition(":")[0])).read_text("utf-8")
+        files[MODEL] = existing(Path(chosen.model.rpartition(":")[0])).read_text(encoding="utf-8")
     files[COMMAND] = json.dumps(asked, indent=2)
     if not _begun(chosen.out):
         with _fresh(chosen.out):
             for name, text in files.items():
-                (chosen.out / name).write_text(text, "utf-8")
+                (chosen.out / name).write_text(text, encoding="utf-8", newline="\n")
             _carry_out(chosen.out, chosen)
         return
-    if any(not (chosen.out / name).exists() or (chosen.out / name).read_text("utf-8") != files[name] for name in files):
+    if any(not (chosen.out / name).exists() or (chosen.out / name).read_text(encoding="utf-8") != files[name] for name in files):
         raise ValueError(
             f"The folder {chosen.out} holds another run. Go on with it by: tacit resume {chosen.out}; or choose "
             "another --out."
@@ -374,7 +374,7 @@ def _loaded(file: Path, neighbours: Path, name: str) -> Any:
 def _command(folder: Path) -> dict[str, Any]:
     """Read what the folder's run was asked for."""
     try:
-        asked: dict[str, Any] = json.loads(existing(folder / COMMAND).read_text("utf-8"))
+        asked: dict[str, Any] = json.loads(existing(folder / COMMAND).read_text(encoding="utf-8"))
         if asked.keys() >= {"data", "ledger", "formula", "family", "model", "budget", "settings", "simulate", "title"}:
             return asked
     except ValueError:
@@ -403,7 +403,7 @@ def _begun(folder: Path) -> bool:
 
     if not ((folder / "run.json").exists() and (folder / COMMAND).exists()):
         return False
-    name = json.loads((folder / "run.json").read_text("utf-8"))["run"]
+    name = json.loads((folder / "run.json").read_text(encoding="utf-8"))["run"]
     return (folder / DONE).exists() or name in Ledger(_command(folder)["ledger"]).runs()
 
 
