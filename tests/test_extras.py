@@ -69,9 +69,7 @@ def test_the_table_of_extras_is_that_of_the_project() -> None:
     ],
     ids=["arviz", "plots", "event", "rdp", "estimators"],
 )
-def test_a_missing_extra_is_one_sentence(
-    package: str, use: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra_is_one_sentence(package: str, use: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)

@@ -62,7 +62,9 @@ def examples(whole: argparse.ArgumentParser) -> list[list[str]]:
 def patients() -> str:
     """Make up records, as CSV."""
     random = np.random.default_rng(0)
-    rows = zip(random.integers(20, 95, 400), random.choice(["f", "m"], 400), random.choice(["no", "yes"], 400), strict=True)
+    rows = zip(
+        random.integers(20, 95, 400), random.choice(["f", "m"], 400), random.choice(["no", "yes"], 400), strict=True
+    )
     return "\n".join(["age,sex,readmitted", *(f"{age},{sex},{again}" for age, sex, again in rows), ""])
 
 

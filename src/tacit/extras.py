@@ -11,8 +11,8 @@ EXTRAS = {
     "matplotlib": ("plots", "Matplotlib"),
     "sklearn": ("sklearn", "scikit-learn"),
 }
-"""The extra that brings a package, and what people call the package. Equinox (``networks``) and joblib (``parallel``) need
-no line: a user's own code imports them first."""
+"""The extra that brings a package, and what people call the package. Equinox (``networks``) and joblib (``parallel``)
+need no line: a user's own code imports them first."""
 
 
 def need(user: str, *modules: str) -> Any:

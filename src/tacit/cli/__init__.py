@@ -72,7 +72,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-SPELT = {"ε": "epsilon", "δ": "delta", "α": "alpha", "σ": "sigma", "ρ": "rho", "±": "+-", "−": "-", "’": "'", "…": "..."}
+SPELT = {
+    "ε": "epsilon",
+    "δ": "delta",
+    "α": "alpha",
+    "σ": "sigma",
+    "ρ": "rho",
+    "±": "+-",
+    "−": "-",
+    "’": "'",
+    "…": "...",
+}
 """How to write what a console cannot show."""
 
 

@@ -91,10 +91,12 @@ def add(commands: Any) -> None:
     synthesize = commands.add_parser(
         "synthesize",
         help="make up records from a run's posterior",
-        description="Make up records from a finished run's posterior, as CSV. Costs nothing more. The run is of a method\n"
-        "that can make up records, such as tacit.marginals: here tables.py says 'from tacit import marginals'.",
+        description="Make up records from a finished run's posterior, as CSV. Costs nothing more. The run is of a\n"
+        "method that can make up records, such as tacit.marginals: here tables.py is one line,\n"
+        "from tacit import marginals.",
         epilog="Examples:\n"
-        "  tacit fit patients.csv --schema schema.toml --model tables.py:marginals --epsilon 1 --delta 1e-6 --out table\n"
+        "  tacit fit patients.csv --schema schema.toml --model tables.py:marginals --epsilon 1 --delta 1e-6 \\\n"
+        "      --out table\n"
         "  tacit synthesize table --records 1000 --copies 5 --seed 1 --out synthetic",
     )
     synthesize.add_argument("folder", type=Path, help="the folder of a finished run")
@@ -165,7 +167,10 @@ def _fit(chosen: argparse.Namespace) -> None:
                 (chosen.out / name).write_text(text, encoding="utf-8", newline="\n")
             _carry_out(chosen.out, chosen)
         return
-    if any(not (chosen.out / name).exists() or (chosen.out / name).read_text(encoding="utf-8") != files[name] for name in files):
+    if any(
+        not (chosen.out / name).exists() or (chosen.out / name).read_text(encoding="utf-8") != files[name]
+        for name in files
+    ):
         raise ValueError(
             f"The folder {chosen.out} holds another run. Go on with it by: tacit resume {chosen.out}; or choose "
             "another --out."
