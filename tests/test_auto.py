@@ -11,8 +11,6 @@ import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
 
-pytest.importorskip("formulae", reason="formulas need the package formulae: pip install 'tacit[formula]'")
-
 import tacit
 from tacit.auto import auto, by_natural
 from tacit.methods import natural

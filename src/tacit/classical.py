@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit import accounting
+from tacit.extras import need
 from tacit.mechanism import Mechanism
 
 
@@ -88,9 +89,7 @@ def rdp(mechanism: Mechanism, delta: float) -> Comparison:
     """
     delta = accounting.check_delta("rdp", delta)
     if mechanism.adjacency == "add-remove":
-        import dp_accounting.rdp
-
-        accountant = dp_accounting.rdp.RdpAccountant()
+        accountant = need("classical.rdp", "dp_accounting.rdp").RdpAccountant()
         accountant.compose(mechanism.event())
         cost = float(accountant.get_epsilon(delta))
     else:

@@ -75,7 +75,7 @@ def _set_network_aside() -> None:
         return  # then it is better if it takes turns
     for task in tasks.iterdir():
         try:
-            if "epoll" in (task / "wchan").read_text():
+            if "epoll" in (task / "wchan").read_text(encoding="utf-8"):
                 os.sched_setaffinity(int(task.name), cores)
                 os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
         except OSError:  # the thread has ended, or this is not allowed here

@@ -18,6 +18,7 @@ from scipy import sparse, stats
 from scipy.special import expit, logsumexp
 
 from tacit.certificate import Certificate
+from tacit.extras import need
 from tacit.fit import fit
 from tacit.ledger import Ledger
 from tacit.mechanism import Budget
@@ -33,8 +34,9 @@ from tacit.wall.data import PrivateData
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, DensityMixin, RegressorMixin, TransformerMixin
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError as error:
-    raise ImportError("scikit-learn is not installed; run: pip install 'tacit[sklearn]'") from error
+except ModuleNotFoundError:
+    need("tacit.estimators", "sklearn")
+    raise
 
 LOOPS = tuple(
     f"sklearn.{name}"

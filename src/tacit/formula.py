@@ -606,10 +606,8 @@ _OTHERS = ("I", "offset", "p", "prop", "proportion")
 
 
 def _parsed(text: str) -> Any:
-    try:
-        import formulae
-    except ImportError as error:
-        raise ImportError("Formulas need formulae; run: pip install 'tacit[formula]'") from error
+    import formulae
+
     try:
         return formulae.model_description(text)
     except Exception as error:  # it raises many kinds

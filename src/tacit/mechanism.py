@@ -14,6 +14,7 @@ from typing import Any
 import numpy.typing as npt
 
 from tacit import accounting
+from tacit.extras import need
 
 RESERVE = 2.0**-20
 """The share of a budget's δ that `calibrate` leaves unused.
@@ -206,8 +207,7 @@ class Mechanism:
 
         Privacy: public.
         """
-        import dp_accounting
-
+        dp_accounting = need("Mechanism.event", "dp_accounting")
         step = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         if self.rate < 1:
             step = dp_accounting.PoissonSampledDpEvent(self.rate, step)

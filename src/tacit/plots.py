@@ -12,6 +12,7 @@ import numpy as np
 from tacit.calibration import Reliability, uncertainty
 from tacit.certificate import Certificate
 from tacit.explain import trade_off, up
+from tacit.extras import need
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
 from tacit.posterior import Posterior, effects
@@ -381,8 +382,7 @@ def plot_weights(weights: Any, shape: tuple[int, int], ax: Any = None) -> Any:
 def _axes(ax: Any, size: tuple[float, float]) -> Any:
     if ax is not None:
         return ax
-    import matplotlib.pyplot as plt
-
+    plt = need("tacit.plots", "matplotlib.pyplot")
     return plt.subplots(figsize=size, layout="constrained")[1]
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.certificate import Certificate
+from tacit.extras import need
 from tacit.ledger import write_whole
 from tacit.types import Array, Key, Method, PyTree
 
@@ -217,10 +218,7 @@ class Posterior:
 
         Privacy: post-processing.
         """
-        try:
-            import arviz
-        except ImportError as error:
-            raise ImportError("ArviZ is not installed; run: pip install 'tacit[arviz]'") from error
+        arviz = need("Posterior.to_arviz", "arviz")
         posterior = {_plain(name): value[None] for name, value in self.shown().items()}
         axes = {_plain(_group(name) or name): self.axes[name] for name in self.draws if self.axes.get(name)}
         names = {

@@ -7,13 +7,15 @@
         their 90% intervals beside the draw, their predictions beside records held out
 
 The same replicates serve every setting, so that differences are between settings and not between records; a setting is
-compiled once. Replicates of a setting run one after the other, settings through joblib.
+compiled once. Replicates of a setting run one after the other, settings through joblib if it
+was imported.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +23,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 
 from tacit.fit import STEPS, built_for, drawing, planned, public_program, title_of
@@ -232,11 +233,17 @@ def rehearse(
     # Plain numbers, which travel to other processes.
     seeds = np.asarray(jax.random.key_data(jax.random.split(key, replicates)))
     stage.check()  # before any process is started
-    public, *private = joblib.Parallel()(
-        [joblib.delayed(_public)(stage, seeds), *(joblib.delayed(_private)(stage, *one, seeds) for one in plan)]
-    )
+    public, *private = _spread([(_public, stage, seeds), *((_private, stage, *one, seeds) for one in plan)])
     rows = tuple(_compare(*one, found, public) for one, found in zip(plan, private, strict=True))
     return Rehearsal(rows, budget, replicates)
+
+
+def _spread(calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Make all calls, in parallel if joblib was told so."""
+    joblib = sys.modules.get("joblib")
+    if joblib is None:  # who says parallel_config has imported it
+        return [function(*arguments) for function, *arguments in calls]
+    return list(joblib.Parallel()(joblib.delayed(function)(*arguments) for function, *arguments in calls))
 
 
 class _Found(NamedTuple):

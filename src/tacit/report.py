@@ -83,7 +83,7 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
     page = report(title, posteriors, truth, predictions=predictions, calibration=calibration, ledger=ledger)
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8", newline="\n")
     return path
 
 
@@ -139,7 +139,7 @@ def report(
 
 
 def _resource(name: str) -> str:
-    return files("tacit").joinpath(name).read_text("utf-8")
+    return files("tacit").joinpath(name).read_text(encoding="utf-8")
 
 
 def _lead(certificate: Certificate | None) -> str:

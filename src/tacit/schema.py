@@ -293,7 +293,7 @@ class Schema:
 
         Privacy: public.
         """
-        return cls.from_toml(Path(path).read_bytes().decode("utf-8"))
+        return cls.from_toml(Path(path).read_bytes().decode("utf-8-sig"))
 
     def write(self, path: str | Path) -> None:
         """Write the schema to a TOML file.
@@ -432,16 +432,14 @@ def header(path: str | Path) -> tuple[list[str], str]:
 
 
 def import_arrow() -> Any:
-    """Import pyarrow with what tables need of it.
+    """Import pyarrow with what tables need of it; it takes a moment, so only when a table is read.
 
     Privacy: public.
     """
-    try:
-        import pyarrow
-        import pyarrow.csv
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("Tables need pyarrow and pandas; run: pip install 'tacit[tables]'") from error
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+
     return pyarrow
 
 

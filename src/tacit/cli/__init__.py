@@ -6,6 +6,8 @@ Exit codes: 0 all went well, 1 something was refused (one sentence on stderr say
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import os
 import sys
 from pathlib import Path
@@ -53,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     Privacy: ``fit``, ``resume`` and ``demo`` read records, through the wall; all else is public or post-processing.
     """
+    _print_anywhere()
     chosen = parser().parse_args(arguments)
     _keep_programs()
     try:
@@ -67,6 +70,34 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"tacit: {sentence(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+SPELT = {
+    "ε": "epsilon",
+    "δ": "delta",
+    "α": "alpha",
+    "σ": "sigma",
+    "ρ": "rho",
+    "±": "+-",
+    "−": "-",
+    "’": "'",
+    "…": "...",
+}
+"""How to write what a console cannot show."""
+
+
+def _print_anywhere() -> None:
+    """Spell out letters that the console lacks: Windows' and an ASCII terminal know no ε."""
+    codecs.register_error("tacit.spelt", _spelt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="tacit.spelt")
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(SPELT.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
 
 def _keep_programs() -> None:

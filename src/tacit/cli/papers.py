@@ -56,7 +56,7 @@ def _study(file: Path) -> str | None:
     """Give the first line of a script's docstring, or None for what is no script of its own."""
     import ast
 
-    text = file.read_text("utf-8")
+    text = file.read_text(encoding="utf-8")
     if "__main__" not in text or "peer" in file.stem:
         return None
     said = ast.get_docstring(ast.parse(text)) or ""

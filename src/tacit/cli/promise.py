@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def add(commands: Any) -> None:
 
 def write(content: Any) -> None:
     """Print what a machine reads: JSON, in which an infinite number is null."""
-    print(json.dumps(_finite(content), indent=2, ensure_ascii=False, allow_nan=False))
+    universal = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(_finite(content), indent=2, ensure_ascii=not universal, allow_nan=False))
 
 
 def _finite(content: Any) -> Any:

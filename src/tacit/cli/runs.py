@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
         epilog="Examples:\n"
         "  tacit fit patients.csv --schema schema.toml --formula 'readmitted ~ age + sex' \\\n"
         "      --family bernoulli --epsilon 1 --delta 1e-6 --out run\n"
-        "  tacit fit patients.csv --schema schema.toml --model model.py:model --epsilon 1 --delta 1e-6 --out run",
+        "  tacit fit patients.csv --schema schema.toml --model model.py:model --epsilon 1 --delta 1e-6 --out run-2",
     )
     fit.add_argument("data", type=Path, help="the records: a .csv or .parquet file")
     _model_options(fit)
@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
         help="see on made-up records what a fit would give; spends nothing",
         description="Run the whole fit on made-up records: how wide the intervals are, and how often they hold.",
         epilog="Example:  tacit rehearse --schema schema.toml --model model.py:model --epsilon 1 --delta 1e-6 "
-        "--epsilons 0.3 3",
+        "--epsilons 0.3 3 --seed 1",
     )
     _model_options(rehearse)
     rehearse.add_argument("--size", type=int, help="about how many records (default: the schema's size)")
@@ -91,8 +91,13 @@ def add(commands: Any) -> None:
     synthesize = commands.add_parser(
         "synthesize",
         help="make up records from a run's posterior",
-        description="Make up records from a finished run's posterior, as CSV. Costs nothing more.",
-        epilog="Example:  tacit synthesize run --records 1000 --copies 5 --seed 1 --out synthetic",
+        description="Make up records from a finished run's posterior, as CSV. Costs nothing more. The run is of a\n"
+        "method that can make up records, such as tacit.marginals: here tables.py is one line,\n"
+        "from tacit import marginals.",
+        epilog="Examples:\n"
+        "  tacit fit patients.csv --schema schema.toml --model tables.py:marginals --epsilon 1 --delta 1e-6 \\\n"
+        "      --out table\n"
+        "  tacit synthesize table --records 1000 --copies 5 --seed 1 --out synthetic",
     )
     synthesize.add_argument("folder", type=Path, help="the folder of a finished run")
     synthesize.add_argument("--records", type=int, required=True, help="records of each copy")
@@ -152,17 +157,20 @@ def _fit(chosen: argparse.Namespace) -> None:
         "simulate": chosen.simulate,
         "title": chosen.title,
     }
-    files = {SCHEMA: chosen.schema.read_text("utf-8")}
+    files = {SCHEMA: chosen.schema.read_text(encoding="utf-8")}
     if chosen.model:
-        files[MODEL] = existing(Path(chosen.model.rpartition(":")[0])).read_text("utf-8")
+        files[MODEL] = existing(Path(chosen.model.rpartition(":")[0])).read_text(encoding="utf-8")
     files[COMMAND] = json.dumps(asked, indent=2)
     if not _begun(chosen.out):
         with _fresh(chosen.out):
             for name, text in files.items():
-                (chosen.out / name).write_text(text, "utf-8")
+                (chosen.out / name).write_text(text, encoding="utf-8", newline="\n")
             _carry_out(chosen.out, chosen)
         return
-    if any(not (chosen.out / name).exists() or (chosen.out / name).read_text("utf-8") != files[name] for name in files):
+    if any(
+        not (chosen.out / name).exists() or (chosen.out / name).read_text(encoding="utf-8") != files[name]
+        for name in files
+    ):
         raise ValueError(
             f"The folder {chosen.out} holds another run. Go on with it by: tacit resume {chosen.out}; or choose "
             "another --out."
@@ -371,7 +379,7 @@ def _loaded(file: Path, neighbours: Path, name: str) -> Any:
 def _command(folder: Path) -> dict[str, Any]:
     """Read what the folder's run was asked for."""
     try:
-        asked: dict[str, Any] = json.loads(existing(folder / COMMAND).read_text("utf-8"))
+        asked: dict[str, Any] = json.loads(existing(folder / COMMAND).read_text(encoding="utf-8"))
         if asked.keys() >= {"data", "ledger", "formula", "family", "model", "budget", "settings", "simulate", "title"}:
             return asked
     except ValueError:
@@ -400,7 +408,7 @@ def _begun(folder: Path) -> bool:
 
     if not ((folder / "run.json").exists() and (folder / COMMAND).exists()):
         return False
-    name = json.loads((folder / "run.json").read_text("utf-8"))["run"]
+    name = json.loads((folder / "run.json").read_text(encoding="utf-8"))["run"]
     return (folder / DONE).exists() or name in Ledger(_command(folder)["ledger"]).runs()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,8 @@ def _draft(chosen: argparse.Namespace) -> None:
     path = existing(chosen.data)
     import tacit.schema
 
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # it becomes a file, and TOML is in UTF-8
     print(tacit.schema.draft(path))
 
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln, ndtr
@@ -164,7 +163,8 @@ def score(net: Network, weights: Weights, record: Record, masks: Key | None = No
 
 def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Array], bool]:
     """Give first weights by name, the network as a function of such weights, and whether it has dropout."""
-    if isinstance(module, eqx.Module):
+    eqx = _equinox()
+    if eqx is not None and isinstance(module, eqx.Module):
         arrays, rest = eqx.partition(module, eqx.is_inexact_array)
         first, names, tree = _named(arrays)
         layers = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.Dropout))
@@ -182,6 +182,7 @@ def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Arr
         raise TypeError(
             f"The network is {type(module).__name__}, but must be an Equinox module or a pair of functions, "
             "(init(key), apply(weights, x))."
+            + ("" if eqx else ' Equinox is not installed; run: pip install "tacit[networks]"')
         )
     init, function = module
     _, pair_names, pair_tree = _named(jax.eval_shape(init, jax.random.key(0)))
@@ -190,6 +191,15 @@ def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Arr
         return function(jax.tree.unflatten(pair_tree, [weights[name] for name in pair_names]), x)
 
     return lambda key: _named(init(key))[0], apply_pair, False
+
+
+def _equinox() -> Any:
+    """Give Equinox, or nothing where it is not installed: a pair of functions does not need it."""
+    try:
+        import equinox
+    except ModuleNotFoundError:
+        return None
+    return equinox
 
 
 def _named(tree: PyTree) -> tuple[dict[str, Any], list[str], Any]:

@@ -705,7 +705,7 @@ def versions() -> dict[str, str]:
 
     Privacy: public.
     """
-    packages = ("tacit", "jax", "jaxlib", "numpyro", "numpy", "dp-accounting", "cryptography")
+    packages = ("tacit", "jax", "jaxlib", "numpyro", "numpy", "cryptography")
     found = {name: importlib.metadata.version(name) for name in packages}
     return {**found, "python": platform.python_version(), "device": jax.devices()[0].device_kind}
 
