@@ -18,7 +18,7 @@ from jax._src import compiler
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
 from tacit.types import Method
-from tacit.wall import Door, random
+from tacit.wall import QUICK_OPTIONS, Door, _known, random
 from tacit.wall.data import PrivateData
 
 # Tracing makes very many small objects that live on: cycles among them are looked for less often.
@@ -39,8 +39,9 @@ LONG = (
     *("tests/test_audit", "tests/test_auto", "tests/test_calibration", "tests/test_distribute", "tests/test_effects"),
     *("tests/test_estimators", "tests/test_examples", "tests/test_formula", "tests/test_plots"),
     *("tests/test_properties", "tests/test_recalibrate", "tests/test_rehearse", "tests/test_select"),
-    *("tests/test_synthetic", "tests/test_topics", "tests/wall/test_disk", "tests/wall/test_rewrite"),
-    *("tests/wall/test_rows", "tests/wall/test_tables", "tests/wall/test_units"),
+    *("tests/test_synthetic", "tests/test_system", "tests/test_topics", "tests/wall/test_disk"),
+    *("tests/wall/test_places", "tests/wall/test_precision", "tests/wall/test_rewrite", "tests/wall/test_rows"),
+    *("tests/wall/test_tables", "tests/wall/test_units"),
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[much noise]",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[one number]",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[vi]",
@@ -117,12 +118,12 @@ def recorder() -> Callable[[int], Method]:
 def _quickly() -> Iterator[None]:
     """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
     plain = compiler.get_compile_options
+    known = {name: value for name, value in QUICK_OPTIONS.items() if _known(name, value)}
 
     def quick(*given: Any, **more: Any) -> Any:
-        # The wall sets this option for short runs itself. With it, a program of one operation takes half the time.
+        # The wall sets these options for short runs itself. With them, a program of one operation takes half the time.
         options = plain(*given, **more)
-        asked = dict(options.env_option_overrides)
-        options.env_option_overrides = list({"xla_cpu_use_fusion_emitters": False, **asked}.items())
+        options.env_option_overrides = list({**known, **dict(options.env_option_overrides)}.items())
         return options
 
     before = jax.config.read("jax_disable_most_optimizations")

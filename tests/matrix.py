@@ -69,7 +69,7 @@ def smoke(python: Path, elsewhere: bool) -> tuple[str, float]:
         for name in ("tests", "docs", "examples", "README.md", "CHANGELOG.md", "pyproject.toml", "mkdocs.yml"):
             (Path(place) / name).symlink_to(ROOT / name)
         more = {"PYTHONPATH": str(ROOT / "tests/elsewhere")} if elsewhere else {}
-        command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "tests/test_smoke.py"]
+        command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "-m", "slow", "tests/test_smoke.py"]
         begun = time.monotonic()
         done = subprocess.run(command, cwd=place, env={**os.environ, **more}, capture_output=True, text=True)
     last = (done.stdout.strip().splitlines() or ["nothing was said"])[-1].strip("= ")

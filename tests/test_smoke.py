@@ -20,6 +20,7 @@ from tests.test_docs import ROOT, python_blocks
 from tests.test_every_method import COUNT, STEPS, TABLE
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.slow  # make test has all of it, in more detail
 SCHEMA = tacit.Schema(
     {"age": {"low": 18, "high": 100}, "ill": {"levels": [False, True]}, "cost": {"low": 0, "high": 10}},
     unit="patient",
