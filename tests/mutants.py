@@ -231,7 +231,7 @@ MUTANTS = [
     Mutant(
         "the ledger's line is not synced to the disk",
         "ledger.py",
-        "            os.fsync(file)\n            if self._synced < 0:\n",
+        "            system.flush_to_disk(file)\n            if self._synced < 0:\n",
         "            if self._synced < 0:\n",
         (f"{LEDGER}::test_the_line_is_on_the_disk_before_charge_returns",),
     ),
@@ -272,6 +272,20 @@ MUTANTS = [
         "            held.enter_context(system.locked_folder(folder))\n",
         "            pass\n",
         (f"{FAULTS}::test_no_look_is_lost_or_free[another process in the folder-in the middle]",),
+    ),
+    Mutant(
+        "the locks of Windows keep nobody out",
+        "system.py",
+        "    while not _lock_byte(file, msvcrt.LK_NBLCK):\n",
+        "    while _lock_byte(file, msvcrt.LK_NBLCK) is None:\n",
+        ("tests/test_system.py::test_a_lock_is_held_by_one_open_file[True]",),
+    ),
+    Mutant(
+        "records are columns of matrix products",
+        "wall/rewrite.py",
+        "        if own == [False, True] and not batches[0]:\n",
+        "        if not own:\n",
+        ("tests/wall/test_places.py::test_records_are_rows_of_the_left_factor[right]",),
     ),
     Mutant(
         "the secret stays when the run has ended",

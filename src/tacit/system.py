@@ -203,6 +203,6 @@ def _lock_byte(file: int, mode: int) -> bool:
         os.lseek(file, LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(file, mode, 1)  # type: ignore[attr-defined]
-        except OSError:
+        except PermissionError:  # another open file has it; whatever else is wrong would stay wrong
             return False
     return True

@@ -16,7 +16,9 @@ LOCK, UNLOCK = 2, 0
 
 def locking(file: int, mode: int, size: int) -> None:
     """Lock or unlock bytes at a file's position, as Windows does: owned by the open file, and gone with it."""
-    kind = fcntl.F_UNLCK if mode == UNLOCK else fcntl.F_WRLCK
+    # Linux wants a file that may be written for a lock that keeps everyone out; Windows does not mind.
+    reading = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    kind = fcntl.F_UNLCK if mode == UNLOCK else fcntl.F_RDLCK if reading else fcntl.F_WRLCK
     place = os.lseek(file, 0, os.SEEK_CUR)
     request = struct.pack("hhqqi4x", kind, os.SEEK_SET, place, size, 0)
     try:
