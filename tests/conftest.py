@@ -37,7 +37,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 LONG = (
     *("tests/compat/", "tests/methods/", "tests/papers/", "tests/privacy/test_audit", "tests/privacy/test_float"),
     *("tests/test_audit", "tests/test_auto", "tests/test_calibration", "tests/test_distribute", "tests/test_effects"),
-    *("tests/test_estimators", "tests/test_examples", "tests/test_formula", "tests/test_plots"),
+    *("tests/test_estimators", "tests/test_examples", "tests/test_formula", "tests/test_plots", "tests/test_posterior"),
     *("tests/test_properties", "tests/test_recalibrate", "tests/test_rehearse", "tests/test_select"),
     *("tests/test_synthetic", "tests/test_topics", "tests/wall/test_disk", "tests/wall/test_rewrite"),
     *("tests/wall/test_rows", "tests/wall/test_tables", "tests/wall/test_units"),
@@ -55,6 +55,13 @@ LONG = (
     "tests/test_errors.py::test_the_same_calls_without_a_mistake_go_through",
     "tests/test_every_method.py::test_no_records_leave_a_finite_state",
     "tests/test_every_method.py::test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm",
+    "tests/test_faults.py::test_no_look_is_lost_or_free[checkpoint",
+    "tests/test_faults.py::test_no_look_is_lost_or_free[disk",
+    "tests/test_faults.py::test_no_look_is_lost_or_free[ledger",
+    "tests/test_faults.py::test_no_look_is_lost_or_free[run.json",
+    "tests/test_faults.py::test_no_look_is_lost_or_free[secret cut",
+    "tests/test_faults.py::test_no_look_is_lost_or_free[secret:",
+    "tests/test_fit.py::test_a_method_brings_block_weights_and_the_user_has_the_last_word",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[data",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[program",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[secret",
@@ -74,6 +81,9 @@ LONG = (
     "tests/wall/test_sample.py::test_rate_one_takes_everyone",
     "tests/wall/test_sample.py::test_small_data_single_pairs_and_sizes",
     "tests/wall/test_sample.py::test_subsets_belong_to_their_step",
+    "tests/wall/test_step.py::test_given_the_words_of_the_step_noise_and_subsets_are_those_it_draws",
+    "tests/wall/test_step.py::test_however_many_steps_words_are_given_for_the_bits_are_the_same[1]",
+    "tests/wall/test_step.py::test_however_many_steps_words_are_given_for_the_bits_are_the_same[2]",
 )
 """Where the names of tests begin that ``make quick`` leaves out; tests/test_mutants.py says what it must keep."""
 
