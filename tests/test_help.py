@@ -126,11 +126,12 @@ readmitted = {levels = ["no", "yes"]}
 @pytest.mark.usefixtures("quick_compiler", "base")
 def test_the_commands_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("tacit ")]
-    assert [line.split()[1] for line in lines] == ["schema", "schema", "fit", "certificate"]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("tacit ")]
+    assert [line.split()[1] for line in lines] == ["demo", "schema", "schema", "fit", "certificate"]
     columns = patients().replace("sex", "diabetes", 1).replace(",f,", ",no,").replace(",m,", ",yes,")
     Path("stays.csv").write_text(columns, encoding="utf-8")
-    draft, *rest = (shlex.split(line.split(" > ")[0], comments=True)[1:] for line in lines)
+    _, draft, *rest = (shlex.split(line.split(" > ")[0], comments=True)[1:] for line in lines)
     said = run(draft, capsys)
     assert all(name in said for name in tomllib.loads(FILLED)["columns"])
     Path("schema.toml").write_text(FILLED, encoding="utf-8")  # the blanks of the draft, filled in
