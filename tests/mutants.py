@@ -364,6 +364,20 @@ MUTANTS = [
         "        if False:\n",
         ("tests/test_errors.py::test_a_model_that_calls_out_of_the_program_is_refused[print]",),
     ),
+    Mutant(
+        "XLA may write programs, records and keys to files",
+        "wall/environment.py",
+        "        if any(part in name for part in TELLING_FLAGS):\n",
+        "        if False:\n",
+        ("tests/wall/test_environment.py::test_variables_that_write_programs_are_refused",),
+    ),
+    Mutant(
+        "flags of XLA are looked for in the environment only, from which they can be taken back",
+        "wall/environment.py",
+        "    if in_force:\n",
+        "    if False:\n",
+        ("tests/wall/test_environment.py::test_flags_that_are_taken_back_after_xla_has_read_them_are_refused",),
+    ),
 ]
 
 
