@@ -378,6 +378,20 @@ MUTANTS = [
         "    if False:\n",
         ("tests/wall/test_environment.py::test_flags_that_are_taken_back_after_xla_has_read_them_are_refused",),
     ),
+    Mutant(
+        "a secret is written to a file that somebody planted",
+        "system.py",
+        'os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)',
+        "os.O_CREAT | os.O_TRUNC",
+        (f"{LEDGER}::test_nothing_is_written_to_a_file_that_somebody_planted",),
+    ),
+    Mutant(
+        "a secret that others may know is gone on with",
+        "system.py",
+        '        if hasattr(os, "geteuid") and (',
+        "        if False and (",
+        (f"{FIT}::test_a_secret_that_others_may_know_is_not_gone_on_with",),
+    ),
 ]
 
 
