@@ -392,6 +392,13 @@ MUTANTS = [
         "        if False and (",
         (f"{FIT}::test_a_secret_that_others_may_know_is_not_gone_on_with",),
     ),
+    Mutant(
+        "made-up tables hold formulas that a spreadsheet runs",
+        "cli/runs.py",
+        "        lines.writerows(zip(*(map(escaped, table[name]) for name in table), strict=True))\n",
+        "        lines.writerows(zip(*(list(table[name]) for name in table), strict=True))\n",
+        ("tests/wall/test_tables.py::test_formulas_are_escaped_and_read_back",),
+    ),
 ]
 
 

@@ -291,14 +291,18 @@ def _audit(chosen: argparse.Namespace) -> None:
 def write_csv(path: Path, table: Any) -> None:
     """Write a made-up table: a mapping of columns, or what pandas makes of one.
 
+    Text that a spreadsheet would run as a formula is written behind an apostrophe, which ``tacit.read_csv`` takes off.
+
     Privacy: post-processing.
     """
     import csv
 
+    from tacit.schema import escaped
+
     with open(path, "w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)
-        lines.writerow(list(table))
-        lines.writerows(zip(*(list(table[name]) for name in table), strict=True))
+        lines.writerow(map(escaped, table))
+        lines.writerows(zip(*(map(escaped, table[name]) for name in table), strict=True))
 
 
 def _asked_model(chosen: argparse.Namespace) -> dict[str, Any]:
