@@ -399,6 +399,34 @@ MUTANTS = [
         "        lines.writerows(zip(*(list(table[name]) for name in table), strict=True))\n",
         ("tests/wall/test_tables.py::test_formulas_are_escaped_and_read_back",),
     ),
+    Mutant(
+        "a scaler fitted to the raw records travels with the certificate",
+        "estimators.py",
+        '    return "is or was fitted to the same records without noise"\n',
+        '    return ""\n',
+        ("tests/test_estimators.py::test_company_that_no_certificate_counts_is_refused[a scaler]",),
+    ),
+    Mutant(
+        "settings chosen by a search on the records",
+        "estimators.py",
+        "    if classes and not classes & COMPOSED.keys():\n",
+        "    if False:\n",
+        ("tests/test_estimators.py::test_company_that_no_certificate_counts_is_refused[GridSearchCV]",),
+    ),
+    Mutant(
+        "a function of all records in a pipeline",
+        "estimators.py",
+        "        return bool(np.allclose(whole, np.concatenate(single), rtol=1e-6, equal_nan=True))\n",
+        "        return True\n",
+        ("tests/test_estimators.py::test_company_that_no_certificate_counts_is_refused[a function of all records]",),
+    ),
+    Mutant(
+        "fits in scikit-learn's threads, where nobody sees what else is fitted",
+        "estimators.py",
+        "        if outermost == WORKERS:\n",
+        "        if False:\n",
+        ("tests/test_estimators.py::test_loops_of_fits_are_refused_unless_a_capped_ledger_pays",),
+    ),
 ]
 
 
