@@ -427,6 +427,20 @@ MUTANTS = [
         "        if False:\n",
         ("tests/test_estimators.py::test_loops_of_fits_are_refused_unless_a_capped_ledger_pays",),
     ),
+    Mutant(
+        "code of a folder that somebody sent is run unasked",
+        "cli/trust.py",
+        "    asks_for = MODEL if code else COMMAND\n    if asks_for in named:\n",
+        "    asks_for = MODEL if code else COMMAND\n    if True:\n",
+        ("tests/test_cli.py::test_code_of_a_folder_that_somebody_sent_is_run_only_when_trusted",),
+    ),
+    Mutant(
+        "a model that was changed since the user's own fit is run unasked",
+        "cli/trust.py",
+        "    names = (COMMAND, SCHEMA, MODEL) if code else (COMMAND, SCHEMA)\n",
+        "    names = (COMMAND, SCHEMA)\n",
+        ("tests/test_cli.py::test_a_users_own_run_needs_no_trust_until_it_is_changed[model.py]",),
+    ),
 ]
 
 
