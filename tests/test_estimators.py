@@ -17,7 +17,7 @@ import tacit
 pytest.importorskip("sklearn", reason="scikit-learn is missing: pip install 'tacit[sklearn]'")
 from joblib import parallel_backend
 from sklearn import ensemble
-from sklearn.base import clone, is_regressor
+from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -196,7 +196,19 @@ def test_loops_of_fits_are_refused_unless_a_capped_ledger_pays(loop: str, tmp_pa
         LOOPS[loop](linear(ledger=str(path)))(X, y)
 
 
+class Mine(BaseEstimator):  # type: ignore[misc]
+    """Somebody's own meta-estimator, of which scikit-learn knows nothing."""
+
+    def __init__(self, scaler: Any = None, model: Any = None) -> None:
+        self.scaler, self.model = scaler, model
+
+    def fit(self, X: Any, y: Any) -> Mine:
+        self.model.fit(self.scaler.fit_transform(X), y)
+        return self
+
+
 COMPANY: dict[str, Callable[[Any, Any], Any]] = {
+    "a class that scikit-learn does not know": lambda one, _: Mine(StandardScaler(), one.set_params(bounds=(-5, 5))),
     "GridSearchCV": lambda one, _: GridSearchCV(one, {"epsilon": [1.0, 2.0]}, cv=2, error_score="raise"),
     "RandomizedSearchCV": lambda one, _: RandomizedSearchCV(
         one, {"epsilon": [1.0]}, n_iter=1, cv=2, error_score="raise"
@@ -255,7 +267,7 @@ def test_company_that_no_certificate_counts_is_refused(kind: str, tmp_path: Path
     tacit.Ledger(path, cap=tacit.Budget(50.0, 1e-6))
     X, y = regression(60)
     whole = COMPANY[kind](linear(ledger=path), logistic(ledger=path, classes=(0, 1)))
-    outcome = y if is_regressor(whole) else (y > np.median(y)).astype(int)
+    outcome = y if is_regressor(whole) or isinstance(whole, Mine) else (y > np.median(y)).astype(int)
     # Some of scikit-learn's loops put the refusal into an error of their own.
     said = r"certificate would not count that|keeps records on disk|the same ledger"
     with pytest.raises((RuntimeError, ValueError), match=said):
@@ -277,6 +289,7 @@ ALONE: dict[str, Callable[[Any], Any]] = {
         ),
         one,
     ),
+    "a class that scikit-learn does not know": lambda one: Mine(BoundsScaler(bounds=(0, 10)), one),
     "a transformed outcome": lambda one: TransformedTargetRegressor(one, func=np.tanh, inverse_func=np.arctanh),
 }
 
