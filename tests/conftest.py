@@ -29,6 +29,7 @@ if "TACIT_TEST_PROGRAMS" not in os.environ:
     _PROGRAMS = tempfile.TemporaryDirectory(prefix="tacit-tests-")
     os.environ["TACIT_TEST_PROGRAMS"] = _PROGRAMS.name
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["TACIT_TEST_PROGRAMS"]
+os.environ["XDG_STATE_HOME"] = os.path.join(os.environ["TACIT_TEST_PROGRAMS"], "state")  # the list of trusted runs
 jax.config.update("jax_compilation_cache_dir", os.environ["TACIT_TEST_PROGRAMS"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

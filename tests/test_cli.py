@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
+import py_compile
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import pytest
 
 import tacit
 from tacit.cli import main, papers
+from tacit.cli.runs import _loaded
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Budget, Mechanism
 from tacit.wall import Door
@@ -217,6 +220,125 @@ def test_from_fit_to_report(place: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "All runs on the ledger" in page
     assert str(place) not in page
     assert SECRET not in page
+
+
+PLANTED = """
+from pathlib import Path
+Path("ran").touch()
+"""
+
+
+@pytest.fixture
+def foreign(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Make a folder as somebody else's fit leaves it, and stop before anything that comes after trust."""
+
+    def seen(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("Seen.")
+
+    def make(**changes: Any) -> Path:
+        folder = place / "sent"
+        folder.mkdir()
+        asked = {
+            **dict.fromkeys(("formula", "family", "title")),
+            "data": str(place / "patients.csv"),
+            "ledger": str(place / "theirs.jsonl"),
+            "model": "model",
+            "home": str(place / "model.py"),
+            "simulate": 1,
+            "budget": Budget(900.0, 1e-5, unit="patient").to_dict(),
+            "settings": {"rate": 0.2, "steps": 5, "clip": None, "adjacency": "add-remove"},
+            "trust": ["model.py", "command.json"],  # a folder cannot vouch for itself
+            **changes,
+        }
+        (folder / "command.json").write_text(json.dumps(asked))
+        (folder / "schema.toml").write_text(SCHEMA)
+        (folder / "model.py").write_text(PLANTED + MODEL)
+        (folder / "posterior.npz").write_text("")
+        return folder
+
+    monkeypatch.setattr(tacit, "fit", seen)
+    monkeypatch.setattr("tacit.cli.runs._posterior", seen)
+    return make
+
+
+SYNTHESIZE = ("synthesize", "sent", "--records", "5", "--seed", "1", "--out", "made")
+
+
+@pytest.mark.parametrize("command", [("resume", "sent", "--quiet"), SYNTHESIZE], ids=lambda command: command[0])
+def test_code_of_a_folder_that_somebody_sent_is_run_only_when_trusted(
+    command: tuple[str, ...], foreign: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign()
+    assert run(*command) == 1
+    said = capsys.readouterr().err
+    assert "would run" in said
+    assert said.endswith(f"tacit {command[0]} {Path('sent')} --trust model.py\n")
+    assert said.count("\n") == 1
+    assert not Path("ran").exists()
+    assert not Path("theirs.jsonl").exists()
+    assert run(*command, "--trust", "model.py") == 1
+    assert "Seen." in capsys.readouterr().err
+    assert Path("ran").exists()
+
+
+def test_a_command_that_somebody_sent_is_carried_out_only_when_trusted(
+    foreign: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the records, the ledger and the budget, also where a formula needs no code."""
+    foreign(formula="ill ~ age", family="bernoulli", model=None)
+    assert run("resume", "sent", "--quiet") == 1
+    assert "--trust command.json" in capsys.readouterr().err
+    assert run("resume", "sent", "--quiet", "--trust", "command.json") == 1
+    assert "Seen." in capsys.readouterr().err
+    assert run(*SYNTHESIZE) == 1  # runs no code and looks at nothing
+    assert "Seen." in capsys.readouterr().err
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("changed", ["nothing", "model.py", "command.json", "schema.toml", "list"])
+def test_a_users_own_run_needs_no_trust_until_it_is_changed(
+    changed: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if changed == "list" and not hasattr(os, "geteuid"):
+        pytest.skip("Windows tells no permissions")
+    state = place / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tacit, "fit", killed)
+    assert run(*FIT, "--model", "model.py:model", *TINY, "--out", "run") == 130
+    assert (state / "tacit" / "trusted").stat().st_mode & 0o777 == 0o600
+    capsys.readouterr()
+    if changed == "list":  # one that others may have written
+        (state / "tacit" / "trusted").chmod(0o666)
+    elif changed != "nothing":
+        with open(Path("run", changed), "a", encoding="utf-8") as file:
+            file.write("\n")
+    assert run("resume", "run", "--quiet") == (130 if changed == "nothing" else 1)
+    assert ("--trust model.py" in capsys.readouterr().err) == (changed != "nothing")
+
+
+def test_a_model_is_run_from_its_text_and_not_from_compiled_code_beside_it(place: Path) -> None:
+    file = place / "model.py"
+    evil = place / "evil.py"
+    evil.write_text(PLANTED.ljust(file.stat().st_size))
+    cached = importlib.util.cache_from_source(str(file))
+    py_compile.compile(str(evil), cfile=cached, dfile=str(file))
+    head = bytearray(Path(cached).read_bytes())
+    head[8:12] = int(file.stat().st_mtime).to_bytes(4, "little")
+    head[12:16] = file.stat().st_size.to_bytes(4, "little")
+    Path(cached).write_bytes(head)
+    assert callable(_loaded(file, place, "model"))
+    assert not Path("ran").exists()
+
+
+def test_a_refused_fit_removes_no_file_that_was_there(place: Path) -> None:
+    assert run(*FIT, "--model", "model.py:nothing", *TINY, "--out", ".") == 1
+    assert Path("model.py").exists()
+    assert Path("schema.toml").exists()
+    assert not Path("command.json").exists()
 
 
 def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:

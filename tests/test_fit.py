@@ -266,6 +266,63 @@ def test_a_secret_left_behind_by_a_kill_at_the_very_end_is_removed(tmp_path):
     assert not (tmp_path / "run" / "secret.key").exists()
 
 
+@pytest.mark.parametrize("planted", ["secret.key.partial", "secret.key"])
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "open file"])
+def test_a_secret_is_written_to_no_file_that_somebody_planted(tmp_path, monkeypatch, planted, kind):
+    folder, theirs = tmp_path / "run", tmp_path / "theirs"
+    folder.mkdir()
+    if kind == "open file":  # kept under another name, as whoever has it open keeps it
+        theirs.touch(mode=0o666)
+        os.link(theirs, folder / planted)
+    else:
+        if kind == "link":
+            theirs.touch(mode=0o666)
+        (folder / planted).symlink_to(theirs)
+    interrupted(tmp_path, monkeypatch, 7, tacit.PrivateData(records()))
+    ours = folder / "secret.key"
+    assert not ours.is_symlink()
+    assert ours.stat().st_mode & 0o777 == 0o600
+    assert ours.stat().st_size == 32
+    assert not theirs.exists() or theirs.read_bytes() == b""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows tells no permissions")
+@pytest.mark.parametrize("kind", ["readable by others", "link", "owner"])
+def test_a_secret_that_others_may_know_is_not_gone_on_with(tmp_path, monkeypatch, kind):
+    data, secret = tacit.PrivateData(records()), tmp_path / "run" / "secret.key"
+    interrupted(tmp_path, monkeypatch, 7, data)
+    before = secret.read_bytes()
+    if kind == "link":
+        secret.rename(tmp_path / "theirs")
+        secret.symlink_to(tmp_path / "theirs")
+    elif kind == "owner":
+        monkeypatch.setattr(os, "geteuid", lambda: secret.stat().st_uid + 1)
+    else:
+        secret.chmod(0o644)
+    used = []
+    original = tacit.wall.Door.rekey
+    monkeypatch.setattr(
+        tacit.wall.Door,
+        "rekey",
+        lambda self, key, origin=b"": (used.append(secret_random.to_bytes(key)), original(self, key, origin))[1],
+    )
+    tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    assert used
+    assert before not in used
+    assert looks(tmp_path).count((7, 8)) == 2
+
+
+def test_what_a_kill_left_of_a_secret_is_removed(tmp_path, monkeypatch):
+    data, left = tacit.PrivateData(records()), tmp_path / "run" / "secret.key.0123.partial"
+    interrupted(tmp_path, monkeypatch, 7, data)
+    left.write_bytes(bytes(32))
+    tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    assert not left.exists()
+    left.write_bytes(bytes(32))  # a kill at the very end
+    tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    assert not left.exists()
+
+
 def test_an_epsilon_that_leaves_no_room_for_slack_is_refused_before_a_look():
     data = tacit.PrivateData(records())
     with pytest.raises(ValueError, match="leaves no room"):

@@ -688,3 +688,27 @@ for step in range(start, 100000):
         held = [one.first for one in Ledger(path).looks]
         assert held == list(range(len(held)))
         assert done < len(held) <= done + 2, "every look that was allowed is on the ledger"
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_nothing_is_written_to_a_file_that_somebody_planted(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    planted, theirs = tmp_path / "secret.key.guessed.partial", tmp_path / "theirs"
+    theirs.touch()
+    if kind == "file":
+        planted.touch(mode=0o666)
+    else:
+        planted.symlink_to(theirs)
+    with pytest.raises(OSError, match="could not be written"):
+        ledger.write_whole(tmp_path / "secret.key", lambda file: file.write(b"secret"), 0o600)
+    assert theirs.read_bytes() == b""
+    assert not (tmp_path / "secret.key").exists()
+
+
+def test_only_what_is_left_of_one_file_is_removed(tmp_path: Path) -> None:
+    for name in ("secret.key", "secret.key.01.partial", "mine.partial", "run.json.02.partial"):
+        (tmp_path / name).touch()
+    ledger.remove_partial(tmp_path / "secret.key")
+    assert {file.name for file in tmp_path.iterdir()} == {"secret.key", "mine.partial", "run.json.02.partial"}

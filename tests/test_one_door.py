@@ -24,7 +24,7 @@ METHODS_MAY_IMPORT = {
 }
 COMPAT_MAY_IMPORT = {
     *("tacit.accounting", "tacit.types", "tacit.wall.alias", "tacit.wall.clip", "tacit.wall.lattice"),
-    *("tacit.wall.random", "tacit.wall.sample", "tacit.wall.check_arithmetic"),
+    *("tacit.wall.random", "tacit.wall.sample", "tacit.wall.environment"),
 }
 """Other packages' interfaces work on arrays that the script holds itself, which are nobody's secret to tacit. They may
 use the wall's tools for them, but neither its door nor its sealed records, and nothing that makes a certificate."""

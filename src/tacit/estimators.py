@@ -1,15 +1,17 @@
 """Methods in the shape of scikit-learn's estimators: constructor, ``fit``, ``predict`` or ``transform``.
 
 What scikit-learn learns from the records is declared here: classes, bounds, the number of records. A fit spends its
-budget anew each time, so fits inside scikit-learn's loops (cross-validation, searches, ensembles) are refused, unless
-all are charged to one ledger with a cap.
+budget anew each time, so fits inside cross-validation are refused, unless all are charged to one ledger with a cap. A
+certificate counts what the estimator reads and nothing else, so a fit is refused beside steps that are fitted on the
+same records without noise: in pipelines, searches and ensembles. scikit-learn does not tell an estimator what it is a
+part of; the stack of calls does.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import jax
@@ -32,8 +34,16 @@ from tacit.types import Method, MethodFor
 from tacit.wall.data import PrivateData
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, DensityMixin, RegressorMixin, TransformerMixin
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.base import (
+        BaseEstimator,
+        ClassifierMixin,
+        DensityMixin,
+        OneToOneFeatureMixin,
+        RegressorMixin,
+        TransformerMixin,
+    )
+    from sklearn.preprocessing import FunctionTransformer
+    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ModuleNotFoundError:
     need("tacit.estimators", "sklearn")
     raise
@@ -46,6 +56,28 @@ LOOPS = tuple(
     )
 )
 """Where scikit-learn fits the same estimator again and again."""
+WORKERS = "sklearn.utils.parallel"
+"""The outermost place of scikit-learn on the stack of another thread or process that it started."""
+COMPOSED = {
+    "Pipeline": ("steps",),
+    "FeatureUnion": ("transformer_list",),
+    "ColumnTransformer": ("transformers", "remainder"),
+    "TransformedTargetRegressor": ("regressor", "transformer"),
+    "VotingRegressor": ("estimators",),
+    "MultiOutputRegressor": ("estimator",),
+}
+"""What learns nothing beside its parts, and where it keeps them."""
+STATELESS = (
+    "Normalizer",
+    "Binarizer",
+    "PolynomialFeatures",
+    "HashingVectorizer",
+    "FeatureHasher",
+    "AdditiveChi2Sampler",
+)
+"""Transformers of scikit-learn whose fit looks at the number of columns only, and which take records one by one."""
+TRIED = 5
+"""Made-up records on which a function of whole tables is told from one of single records."""
 LEVEL = 0.9
 """The probability of intervals, unless another is asked for."""
 
@@ -64,7 +96,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
     def _spend(self, method: Method | MethodFor, records: dict[str, Any], **settings: Any) -> Posterior:
         """Fit through the wall, and keep what came out."""
-        self._refuse_loops()
+        self._refuse_company()
         self.posterior_ = fit(
             method,
             PrivateData(records, size=self.size, ledger=self.ledger),
@@ -77,23 +109,34 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         self.certificate_ = self.posterior_.certificate
         return self.posterior_
 
-    def _refuse_loops(self) -> None:
+    def _refuse_company(self) -> None:
+        """Refuse a fit that scikit-learn repeats, or beside which it fits something else to the same records."""
         if self.ledger is not None and not isinstance(self.ledger, str | os.PathLike):
             raise TypeError(
                 f"The ledger is given as {type(self.ledger).__name__}. clone would copy it, and what the copies spend "
                 "would not add up; give the path of its file."
             )
+        name, loop, outermost = type(self).__name__, "", ""
         frame: Any = sys._getframe()
         while frame is not None:
-            name = frame.f_globals.get("__name__", "")
-            if name.startswith(LOOPS) and (self.ledger is None or Ledger(self.ledger).cap is None):
-                raise RuntimeError(
-                    f"{type(self).__name__} is being fitted by {name}, which fits many times, and every fit would "
-                    f"spend epsilon {self.epsilon:g} again. Choose settings by tacit.rehearse, which is free, or by "
-                    "tacit.select, which is paid once. If the whole sum may be spent, make a ledger that limits it, "
-                    "tacit.Ledger(path, cap=tacit.Budget(...)), and give the estimator ledger=path."
-                )
+            place, owner = frame.f_globals.get("__name__", ""), frame.f_locals.get("self")
+            if isinstance(owner, BaseEstimator) and not isinstance(owner, _Private):
+                _refuse_beside(owner, name)
+            outermost = place if place.startswith("sklearn.") else outermost
+            loop = place if place.startswith(LOOPS) else loop
             frame = frame.f_back
+        if outermost == WORKERS:
+            raise RuntimeError(
+                f"{name} is being fitted in a thread or process that scikit-learn started, where it cannot be seen "
+                "what else is fitted to the same records. Write n_jobs=1."
+            )
+        if loop and (self.ledger is None or Ledger(self.ledger).cap is None):
+            raise RuntimeError(
+                f"{name} is being fitted by {loop}, which fits many times, and every fit would "
+                f"spend epsilon {self.epsilon:g} again. Choose settings by tacit.rehearse, which is free, or by "
+                "tacit.select, which is paid once. If the whole sum may be spent, make a ledger that limits it, "
+                "tacit.Ledger(path, cap=tacit.Budget(...)), and give the estimator ledger=path."
+            )
 
     def _numbers(self, X: Any, y: Any = "no_validation", *, reset: bool, **options: Any) -> Any:
         """Let scikit-learn check its input, but where its errors would quote it."""
@@ -588,6 +631,161 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
         longest = int(np.asarray((X != 0).sum(1)).max(initial=8))
         # Rounded up, so that few widths are ever compiled.
         return documents(X, width=1 << (longest - 1).bit_length())
+
+
+class BoundsScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Scale columns from declared bounds to a range: what ``MinMaxScaler`` does, without learning from the records.
+
+    Privacy: public. ``fit`` learns the number of columns and their names only, and every record is scaled by itself.
+
+    Parameters
+    ----------
+    bounds
+        Lowest and highest value, for all columns or for each; values outside are moved to the nearer one.
+    feature_range
+        Where the bounds are moved to; give these as ``bounds`` to the estimator that follows.
+    """
+
+    def __init__(self, *, bounds: Any = None, feature_range: tuple[float, float] = (-1.0, 1.0)) -> None:
+        self.bounds, self.feature_range = bounds, feature_range
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Check the number of columns against the bounds.
+
+        Privacy: public.
+        """
+        X = validate_data(self, X, reset=True, dtype=(np.float64, np.float32))
+        self._range(X.shape[1])
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the columns, moved from the bounds to the range.
+
+        Privacy: of the records: each is scaled by itself.
+        """
+        X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32))
+        low, high, start, stop = self._range(X.shape[1])
+        return (start + (np.clip(X, low, high) - low) * ((stop - start) / (high - low))).astype(X.dtype)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return scaled columns in their own units again; what was outside the bounds stays on them.
+
+        Privacy: of the records: each is scaled by itself.
+        """
+        X = check_array(X, dtype=(np.float64, np.float32))
+        low, high, start, stop = self._range(X.shape[1])
+        return (low + (X - start) * ((high - low) / (stop - start))).astype(X.dtype)
+
+    def _range(self, columns: int) -> tuple[Any, Any, float, float]:
+        (start,), (stop,) = _bounds(self.feature_range, "feature_range", 1)
+        return *_bounds(self.bounds, "bounds", columns), float(start), float(stop)
+
+    def __sklearn_tags__(self) -> Any:
+        """Describe the transformer to scikit-learn.
+
+        Privacy: public.
+        """
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _refuse_beside(owner: Any, name: str) -> None:
+    """Refuse a meta-estimator of scikit-learn that learns more from the records than the private fit within it."""
+    kind, classes = type(owner).__name__, _classes(owner)
+    if classes and not classes & COMPOSED.keys():
+        does = (
+            "chooses settings by scores on the records, without noise"
+            if any("Search" in name for name in classes)
+            else "learns from the same records beside it (classes, weights, thresholds), or gives it records twice"
+        )
+        raise RuntimeError(
+            f"{name} is being fitted within {kind}, which {does}; the certificate would not count that. Choose "
+            "settings by tacit.rehearse, which is free, or by tacit.select, which is paid once, and fit the estimator "
+            "by itself."
+        )
+    if getattr(owner, "memory", None) is not None:
+        raise RuntimeError(
+            f"{name} is being fitted within a {kind} with memory={type(owner.memory).__name__}, which keeps records on "
+            "disk. Write memory=None."
+        )
+    parts = [*_parts(owner)]
+    for step, part in parts:
+        why = _unsafe(part)
+        if why:
+            raise RuntimeError(
+                f"{name} is being fitted within {kind}, whose step {step!r} ({type(part).__name__}) {why}; the "
+                "certificate would not count that. Scale by declared bounds, tacit.estimators.BoundsScaler"
+                "(bounds=(low, high)), which learns nothing, or leave the step out: the estimators scale by their own "
+                "bounds."
+            )
+    ours = [part for _, part in parts if isinstance(part, _Private)]
+    if len({str(part.ledger) for part in ours}) > 1 or (len(ours) > 1 and ours[0].ledger is None):
+        raise RuntimeError(
+            f"{kind} holds {len(ours)} private estimators, each of which spends its own epsilon on the same records, "
+            "and they are not charged to one ledger. Give all of them the same ledger=path."
+        )
+
+
+def _classes(owner: Any) -> set[str]:
+    """Name the classes of scikit-learn that an object is of: its own, or those that it was made from; no mere base."""
+    bases = ("sklearn.base", "sklearn.utils.")
+    return {
+        c.__name__
+        for c in type(owner).__mro__
+        if c.__module__.startswith("sklearn.") and not c.__module__.startswith(bases)
+    }
+
+
+def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Return names and estimators of what a meta-estimator was given, those within its parts included."""
+    known = [COMPOSED[name] for name in COMPOSED if name in _classes(owner)]
+    given = owner.get_params(deep=False)
+    if "func" in given and given.get("transformer", 0) is None and given["func"] is not None:
+        given = {**given, "transformer": FunctionTransformer(given["func"])}
+    for key in known[0] if known else given:
+        entries = given.get(key)
+        for entry in entries if isinstance(entries, list | tuple) else [(key, entries)]:
+            if isinstance(entry, tuple) and len(entry) > 1:
+                name, part = entry[:2]
+                if isinstance(part, BaseEstimator):
+                    yield str(name), part
+                    if _classes(part) & COMPOSED.keys():
+                        yield from _parts(part)
+
+
+def _unsafe(part: Any) -> str:
+    """Say what a step does that a certificate does not count, or nothing."""
+    kind = type(part).__name__
+    if isinstance(part, _Private | BoundsScaler) or _classes(part) & COMPOSED.keys():
+        return ""
+    if isinstance(part, FunctionTransformer):
+        return "" if _one_by_one(part) else "computes with several records at once, as far as made-up ones show"
+    if type(part).__module__.startswith("sklearn."):
+        if kind in STATELESS:
+            return ""
+        declared = not isinstance(getattr(part, "categories", "auto"), str)
+        counts = getattr(part, "min_frequency", None) is None and getattr(part, "max_categories", None) is None
+        if kind in ("OneHotEncoder", "OrdinalEncoder") and declared and counts:
+            return ""
+    return "is or was fitted to the same records without noise"
+
+
+def _one_by_one(step: Any) -> bool:
+    """Try on made-up records whether a function gives each of them the same alone as beside others."""
+    if step.func is None:
+        return True
+    rows = np.random.default_rng(0).uniform(0.5, 1.5, (TRIED, getattr(step, "n_features_in_", 1)))
+
+    def same() -> bool:
+        with np.errstate(all="ignore"):
+            whole, *single = (
+                np.asarray(step.func(part, **(step.kw_args or {})), float) for part in (rows, *np.split(rows, TRIED))
+            )
+        return bool(np.allclose(whole, np.concatenate(single), rtol=1e-6, equal_nan=True))
+
+    return bool(_quietly(same))
 
 
 def _bounds(bounds: Any, name: str, columns: int) -> tuple[Any, Any]:

@@ -23,10 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from tacit import system
 from tacit.auto import auto
 from tacit.certificate import Certificate
 from tacit.formula import Formula
-from tacit.ledger import Ledger, alone_in, write_whole
+from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 from tacit.posterior import DRAWN_NUMBERS, DRAWS, UNREADABLE, Posterior, write_npz
@@ -40,6 +41,11 @@ from tacit.wall.precision import single_precision
 STEPS = 1000
 SEGMENTS = 50
 """A run stops for the ledger, the checkpoint and the progress bar this many times."""
+WRITTEN = (
+    *("secret.key", "run.json", "checkpoint.npz", "posterior.npz"),
+    *("certificate.json", "certificate.md", "certificate.html"),
+)
+"""Files of a run's folder that are written whole: a kill leaves parts of them under other names."""
 QUICKLY_DRAWN = 1 << 17
 """Fewer numbers than that are drawn by a program that was compiled quickly."""
 PUBLIC_NUMBERS = 1 << 20
@@ -405,13 +411,14 @@ class _Run(NamedTuple):
                 f"The folder {folder} holds a run with another recipe, budget or key. Resuming it under these settings "
                 "would certify something else; repeat its settings, or choose another run_dir."
             )
-        secret_file = folder / "secret.key"
+        kept = system.read_own(folder / "secret.key")
         if simulate is not None:
             secret = secret_random.fixed(simulate)
-        elif secret_file.exists() and secret_file.stat().st_size == secret_random.LENGTH:
-            secret = secret_random.from_bytes(secret_file.read_bytes())
+        elif kept is not None and len(kept) == secret_random.LENGTH:
+            secret = secret_random.from_bytes(kept)
         else:
-            # Without the old key nothing can be replayed: what was under way is looked at anew, and charged anew.
+            # Without the old key, or with one that others may know, nothing can be replayed: what was under way is
+            # looked at anew, and charged anew.
             secret = secret_random.fresh()
         return cls(folder, name, jax.random.wrap_key_data(public) if key is None else key, secret, simulate is not None)
 
@@ -421,7 +428,9 @@ class _Run(NamedTuple):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         secret_file, secret = self.folder / "secret.key", secret_random.to_bytes(self.secret)
-        if not self.simulation and not (secret_file.exists() and secret_file.read_bytes() == secret):
+        for name in WRITTEN:
+            remove_partial(self.folder / name)
+        if not self.simulation and system.read_own(secret_file) != secret:
             _write(secret_file, secret, mode=0o600)
         if not (self.folder / "run.json").exists():
             public = np.asarray(jax.random.key_data(self.key)).tolist()
@@ -502,6 +511,7 @@ class _Run(NamedTuple):
         if self.folder is not None:
             (self.folder / "secret.key").unlink(missing_ok=True)
             (self.folder / "checkpoint.npz").unlink(missing_ok=True)
+            remove_partial(self.folder / "secret.key")
 
     def finished(self, folder: Path | None) -> bool:
         """Say whether process 0 has the results; the others are then given them too."""
@@ -719,6 +729,7 @@ def built_for(
 def _finished(folder: Path, method: Method) -> Posterior:
     for name in ("secret.key", "secret.key.partial", "checkpoint.npz"):  # left behind by a kill at the very end
         (folder / name).unlink(missing_ok=True)
+    remove_partial(folder / "secret.key")
     posterior = Posterior.load(folder / "posterior.npz", method)
     key = jax.random.key(0)
     wanted = jax.eval_shape(lambda key: method.draw(method.init(key), key), key)

@@ -14,9 +14,11 @@ was shortened or rewritten after it was issued.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +32,8 @@ from tacit.mechanism import RESERVE, Budget, Mechanism
 FORMAT = "tacit-ledger-1"
 GENESIS = "0" * 64
 KINDS = ("fit", "ask", "select")
+PARTIAL = ".partial"
+"""The end of the names of files that are being written."""
 
 # Every line begins with these bytes (keys are sorted). A tail that does not is no torn line of ours: a file
 # that is not a ledger must never be cut.
@@ -795,12 +799,14 @@ class Ledger:
 def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644) -> None:
     """Write a file so that it is whole and on the disk when this returns, and that a crash leaves the old one.
 
+    What is written goes to a new file under a name that nobody knows before, and takes the path's place at the end: a
+    link or a file that somebody planted at either name is neither followed nor written to.
+
     Privacy: of what is written.
     """
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | system.BINARY, mode)
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(system.create(partial, mode), "wb") as file:
             write(file)
             file.flush()
             system.flush_to_disk(file.fileno())
@@ -814,6 +820,15 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644)
             "the folder writable, and repeat the call: what a run has paid for is not charged again",
             str(path),
         ) from error
+
+
+def remove_partial(path: Path) -> None:
+    """Remove what ``write_whole`` left of a file when it was killed; nobody else may be writing it.
+
+    Privacy: public.
+    """
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}"):
+        left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -428,7 +428,32 @@ def header(path: str | Path) -> tuple[list[str], str]:
         )
     between = max(",;\t|", key=line.count)
     names = next(csv.reader([line], delimiter=between))
-    return [name.strip() for name in names], between
+    return [unescaped(name.strip()) for name in names], between
+
+
+# A sign alone, such as + for a positive test, is no formula.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def escaped(cell: Any) -> Any:
+    """Return a cell as it is written to a CSV file: behind an apostrophe if a spreadsheet would run it as a formula.
+
+    Numbers stay as they are, also those written as text. ``unescaped`` is the inverse.
+
+    Privacy: of the cell.
+    """
+    if not isinstance(cell, str) or not _FORMULA.match(cell) or _NUMBER.fullmatch(cell):
+        return cell
+    return f"'{cell}"
+
+
+def unescaped(text: str) -> str:
+    """Return a cell of a CSV file without the apostrophe that ``escaped`` put before it.
+
+    Privacy: of the cell.
+    """
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def import_arrow() -> Any:

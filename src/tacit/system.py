@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -56,6 +57,34 @@ def read_at(file: int, size: int, offset: int) -> bytes:
     with _position:
         os.lseek(file, offset, os.SEEK_SET)
         return os.read(file, size)
+
+
+def create(path: Path, mode: int) -> int:
+    """Create a file that must not be there, open it for writing, and return its descriptor. No link is followed.
+
+    Privacy: public.
+    """
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | BINARY, mode)
+
+
+def read_own(path: Path) -> bytes | None:
+    """Read a file that only this user can have written and read; return None if it is another, a link or not there.
+
+    Windows tells neither owner nor permissions in this way: there every regular file is read.
+
+    Privacy: reads whatever the file holds.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | BINARY)
+    except OSError:
+        return None
+    with os.fdopen(file, "rb") as opened:
+        facts = os.fstat(file)
+        if not stat.S_ISREG(facts.st_mode):
+            return None
+        if hasattr(os, "geteuid") and (facts.st_uid != os.geteuid() or facts.st_mode & 0o077 or facts.st_nlink > 1):
+            return None
+        return opened.read()
 
 
 def read_into(file: int, buffer: memoryview, offset: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import traceback
 from pathlib import Path
@@ -12,7 +13,8 @@ import pandas as pd
 import pytest
 
 import tacit
-from tacit.schema import Schema, draft
+from tacit.cli.runs import write_csv
+from tacit.schema import Schema, draft, unescaped
 
 CANARY = "73519482"
 SCHEMA = Schema(
@@ -188,3 +190,36 @@ def test_a_first_line_that_may_be_a_record_is_not_drafted(tmp_path: Path, text: 
     with pytest.raises(ValueError, match="may be a record") as caught:
         draft(write(tmp_path, text))
     assert CANARY not in str(caught.value)
+
+
+FORMULAS = [
+    *("=1+1", "+SUM(A1)", "-2+3", "@now", "\tx", "'=quoted", "-", "+", "-1.5e3", "plain", "it's"),
+    *("\uff1dwide", "a;b"),
+]
+
+
+def test_formulas_are_escaped_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "made.csv"
+    write_csv(path, {"=cmd()": FORMULAS, "number": [-1.5, 2, 0.0] + [-3] * (len(FORMULAS) - 3)})
+    with path.open(newline="", encoding="utf-8") as file:
+        head, *lines = csv.reader(file)
+    assert head == ["'=cmd()", "number"]
+    cells = [line[0] for line in lines]
+    assert cells == [
+        *("'=1+1", "'+SUM(A1)", "'-2+3", "'@now", "'\tx", "''=quoted", "-", "+", "-1.5e3", "plain", "it's"),
+        *("'\uff1dwide", "a;b"),
+    ]
+    assert [unescaped(cell) for cell in cells] == FORMULAS
+    assert [line[1] for line in lines[:4]] == ["-1.5", "2", "0.0", "-3"]
+    schema = Schema({"=cmd()": {"levels": FORMULAS}, "number": {"low": -5, "high": 5}})
+    data = tacit.read_csv(path, schema)
+    assert stored(data)["=cmd()"] == list(range(len(FORMULAS)))
+    assert stored(data)["number"][:4] == [-1.5, 2, 0, -3]
+    plain = write(tmp_path, "=cmd(),number\n=1+1,1\n-2+3,2\n")  # another program's file has none
+    assert stored(tacit.read_csv(plain, schema))["=cmd()"] == [0, 2]
+
+
+def test_levels_that_are_alike_when_escaped_are_refused(tmp_path: Path) -> None:
+    schema = Schema({"x": {"levels": ["=a", "'=a"]}})
+    with pytest.raises(ValueError, match="writes alike"):
+        tacit.read_csv(write(tmp_path, "x\n=a\n"), schema)

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tacit.cli import trust
 from tacit.cli.promise import existing_ledger, write
 from tacit.cli.schemas import existing, read_records, read_schema
+from tacit.cli.trust import COMMAND, MODEL, SCHEMA
 
-COMMAND, SCHEMA, MODEL, DONE = "command.json", "schema.toml", "model.py", "posterior.npz"
+DONE = "posterior.npz"
 
 
 def add(commands: Any) -> None:
@@ -58,6 +60,7 @@ def add(commands: Any) -> None:
     )
     resume.add_argument("folder", type=Path, help="the folder that tacit fit was given")
     resume.add_argument("--data", type=Path, help="the records, if they have moved")
+    _trust_option(resume, COMMAND, MODEL)
     resume.add_argument("--quiet", action="store_true", help="no progress bar")
     resume.add_argument("--json", action="store_true", help="for machines")
     resume.set_defaults(run=_resume)
@@ -104,6 +107,7 @@ def add(commands: Any) -> None:
     synthesize.add_argument("--copies", type=int, default=1, help="copies, each from another draw (default: 1)")
     synthesize.add_argument("--seed", type=int, required=True)
     synthesize.add_argument("--out", type=Path, required=True, help="a folder for copy-1.csv, copy-2.csv, ...")
+    _trust_option(synthesize, MODEL)
     synthesize.set_defaults(run=_synthesize)
 
     audit = commands.add_parser(
@@ -125,6 +129,11 @@ def add(commands: Any) -> None:
         help="one record in many runs, or one run with so many records (default: canary)",
     )
     audit.set_defaults(run=_audit)
+
+
+def _trust_option(parser: argparse.ArgumentParser, *files: str) -> None:
+    words = f"do what a folder says that no fit of yours wrote ({' or '.join(files)}); read the file first"
+    parser.add_argument("--trust", action="append", choices=files, metavar="FILE", help=words)
 
 
 def _model_options(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +173,8 @@ def _fit(chosen: argparse.Namespace) -> None:
     if not _begun(chosen.out):
         with _fresh(chosen.out):
             for name, text in files.items():
-                (chosen.out / name).write_text(text, encoding="utf-8", newline="\n")
+                _write(chosen.out / name, text)
+            trust.remember(chosen.out, code=bool(chosen.model))
             _carry_out(chosen.out, chosen)
         return
     if any(
@@ -175,12 +185,21 @@ def _fit(chosen: argparse.Namespace) -> None:
             f"The folder {chosen.out} holds another run. Go on with it by: tacit resume {chosen.out}; or choose "
             "another --out."
         )
+    trust.remember(chosen.out, code=bool(chosen.model))
     _carry_out(chosen.out, chosen)
+
+
+def _write(path: Path, text: str) -> None:
+    from tacit.ledger import write_whole
+
+    write_whole(path, lambda file: file.write(text.encode("utf-8")))
 
 
 def _resume(chosen: argparse.Namespace) -> None:
     if not (chosen.folder / COMMAND).exists():
         raise ValueError(f"The folder {chosen.folder} holds no {COMMAND}, so no tacit fit was begun in it.")
+    code = _command(chosen.folder)["formula"] is None
+    trust.check(chosen.folder, f"tacit resume {chosen.folder}", chosen.trust or (), code=code)
     _carry_out(chosen.folder, chosen, chosen.data)
 
 
@@ -266,6 +285,8 @@ def _synthesize(chosen: argparse.Namespace) -> None:
             raise ValueError(f"--{name} is {getattr(chosen, name)}; write a positive number.")
     existing(chosen.folder / DONE)
     asked, schema = _command(chosen.folder), read_schema(chosen.folder / SCHEMA)
+    if asked["formula"] is None:
+        trust.check(chosen.folder, f"tacit synthesize {chosen.folder}", chosen.trust or (), code=True)
 
     import jax
 
@@ -299,14 +320,18 @@ def _audit(chosen: argparse.Namespace) -> None:
 def write_csv(path: Path, table: Any) -> None:
     """Write a made-up table: a mapping of columns, or what pandas makes of one.
 
+    Text that a spreadsheet would run as a formula is written behind an apostrophe, which ``tacit.read_csv`` takes off.
+
     Privacy: post-processing.
     """
     import csv
 
+    from tacit.schema import escaped
+
     with open(path, "w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)
-        lines.writerow(list(table))
-        lines.writerows(zip(*(list(table[name]) for name in table), strict=True))
+        lines.writerow(map(escaped, table))
+        lines.writerows(zip(*(map(escaped, table[name]) for name in table), strict=True))
 
 
 def _asked_model(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -356,16 +381,17 @@ def _model(folder: Path | None, asked: dict[str, Any], schema: Any) -> Any:
 
 
 def _loaded(file: Path, neighbours: Path, name: str) -> Any:
-    import importlib.util
+    import types
 
-    spec = importlib.util.spec_from_file_location("tacit_model", file)
-    if spec is None or spec.loader is None:
+    if file.suffix != ".py":
         raise ValueError(f"{file} is not a Python file; write --model model.py:model.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    module = types.ModuleType("tacit_model")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module
     sys.path.insert(0, str(neighbours))  # the model may import what lies beside it
     try:
-        spec.loader.exec_module(module)
+        # From its text, not by an import, which would take compiled code from a folder beside it.
+        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), module.__dict__)
     except Exception as error:
         raise ValueError(f"The model's file cannot be run: {type(error).__name__}: {error}.") from error
     finally:
@@ -415,16 +441,17 @@ def _begun(folder: Path) -> bool:
 @contextlib.contextmanager
 def _fresh(folder: Path) -> Iterator[None]:
     """Make a run's folder, and take it away again where the run was refused before it looked at anything."""
-    there = folder.exists()
+    there, own = folder.exists(), (COMMAND, SCHEMA, MODEL, "run.json", "secret.key")
     if there and not folder.is_dir():
         raise ValueError(f"{folder} is a file; --out is a folder for the run's results.")
     folder.mkdir(parents=True, exist_ok=True)
+    new = [folder / name for name in own if not (folder / name).exists()]
     try:
         yield
     except Exception:
         if not _begun(folder):
-            for name in (COMMAND, SCHEMA, MODEL, "run.json", "secret.key"):
-                (folder / name).unlink(missing_ok=True)
+            for file in new:
+                file.unlink(missing_ok=True)
             if not there:
                 folder.rmdir()
         raise

@@ -39,8 +39,9 @@ from numpyro.primitives import Messenger
 
 from tacit import accounting
 from tacit.types import Array, Key, PyTree
-from tacit.wall import alias, check_arithmetic, clip, lattice, sample
+from tacit.wall import alias, clip, lattice, sample
 from tacit.wall import random as chacha
+from tacit.wall.environment import check_environment
 
 Model = Callable[..., Any]
 Sampler = tuple[Callable[..., tuple[int, Any]], Callable[..., Any]]
@@ -549,7 +550,7 @@ class DPSVI(SVI):  # type: ignore[misc]
         tuple
             The new state, and the mean loss over the batch, records without a finite loss left out.
         """
-        check_arithmetic()
+        check_environment()
         batch, scale = _Batch.of(args, kwargs), svi_state.observation_scale
         key, draw_key, noise_key = self._rng_suite.split(svi_state.rng_key, 3)
         losses, gradients = self._compiled(svi_state, draw_key, batch.rows, batch.constants, form=batch.form)

@@ -33,6 +33,7 @@ from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import alias, clip, disk, lattice, outer, random, rewrite, sample, shards
 from tacit.wall.data import PrivateData
+from tacit.wall.environment import check_environment
 from tacit.wall.precision import single_precision
 from tacit.wall.units import Unit, together
 
@@ -91,7 +92,7 @@ class Door:
         title: str,
         simulation: bool,
     ) -> None:
-        check_arithmetic()
+        check_environment()
         # Here and nowhere else methods meet data: what is written for one record is summed over those of a unit.
         method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
@@ -668,24 +669,6 @@ class _Step:
         places = np.arange(self.chunk)
         alike = all(same(np.roll(places, turn)) for turn in (1, self.chunk // 2 + 1))
         return alike, bool(self.tail) and alike and same(places[: self.tail]) and same(places[-self.tail :])
-
-
-def check_arithmetic() -> None:
-    """Refuse settings of JAX under which the wall's proofs do not hold.
-
-    Privacy: public.
-    """
-    if jax.config.read("jax_enable_x64"):
-        raise ValueError(
-            "JAX is in 64-bit mode, for which the integer arithmetic of the wall was not written. "
-            "Switch it off: jax.config.update('jax_enable_x64', False)."
-        )
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    if any("enable_fast_math" in flag and not flag.endswith(("=false", "=0")) for flag in flags):
-        raise ValueError(
-            "XLA_FLAGS switches on fast math, under which NaN and rounding behave otherwise than the wall's proofs "
-            "assume. Remove it."
-        )
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tacit.schema import Column, Level, Schema, header, import_arrow, quietly
+from tacit.schema import Column, Level, Schema, escaped, header, import_arrow, quietly
 from tacit.wall.data import PrivateData
 
 ABSENT = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
@@ -153,7 +153,8 @@ def _level(column: Column) -> Callable[[str], Level | None]:
     written: dict[str, Level] = {}
     for level in levels:
         text = str(level).lower() if isinstance(level, bool) else str(level).strip()
-        if written.setdefault(text, level) != level:
+        # A table that tacit wrote has an apostrophe before text that a spreadsheet would run.
+        if any(written.setdefault(form, level) != level for form in (text, str(escaped(str(level))).strip())):
             raise ValueError(
                 f"Column {column.name!r} declares two levels that a CSV file writes alike. Give them different names."
             )
