@@ -1,8 +1,8 @@
 """Single precision for everything that touches records, whatever the process has switched on.
 
-The proofs are about float32 and int32. With ``jax_enable_x64`` JAX would trace the same code in 64 bits, so the functions
-that lead through the wall are run in a context of their own: same program, same bits. What a model holds in double
-precision is rounded to float32 on the way in; outside of these functions it stays as it is.
+The proofs are about float32 and int32. With ``jax_enable_x64`` JAX would trace the same code in 64 bits, so the
+functions that lead through the wall are run in a context of their own: same program, same bits. What a model holds in
+double precision is rounded to float32 on the way in; outside of these functions it stays as it is.
 """
 
 from __future__ import annotations
