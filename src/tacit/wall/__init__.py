@@ -100,6 +100,7 @@ class Door:
         method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
+        _refuse_unfit(method, data, ledgers)
         step = _Step(method, data, mechanism, state, key)
         lowered: Any = None
         self._fetch: disk.Fetch | None = None
@@ -932,6 +933,32 @@ def _facts(data: PrivateData) -> Any:
     """Give all of the data that a compiled program depends on."""
     shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), data._records)
     return data._count, data._given, data.size, data.unit, shapes
+
+
+def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) -> None:
+    """Refuse a schema from which the method's needs do not follow, and records that one of tacit's own needs forbids.
+
+    The second says one bit about the records, whatever the caller does, and the ledger holds that it was said.
+    """
+    for need in method.needs:
+        facts = need.facts if data.schema is not None else None
+        if facts is not None and any(data.schema.columns.get(name) != column for name, column in facts.items()):
+            raise ValueError(f"The schema of the records is another one. {need.text}")
+    fixed = [need for need in method.needs if need.fixed and _is_ours(need.holds)]
+    in_blocks = isinstance(data._records, disk.Stored | shards.Shards)
+    hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.holds(one) for n in fixed]))(records)))
+    if fixed and not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
+        for ledger in ledgers:
+            ledger.note("checked, refused", f"records that do not suit {method.contribute.__module__}")
+        raise ValueError(f"Some record is not what the method needs. {' '.join(need.text for need in method.needs)}")
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether a function's code is in this package, behind whatever of it was filled in beforehand."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return code is not None and Path(code.co_filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _arrays(state: State) -> State:

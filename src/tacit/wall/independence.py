@@ -3,7 +3,7 @@
 Every value of a traced program is one of three kinds:
 
     public            depends on no record
-    Along(a, m)       along its axis a there are m numbers for each record, and those depend on that record only
+    Along(a, ...)     along its axis a there are numbers for each record, and those depend on that record only
     MIXED             may depend on several records
 
 A primitive has a rule here if it is known how it acts on that axis; what has none, and takes part of a record, gives
@@ -25,10 +25,11 @@ from tacit.wall import trace
 
 
 class Along(NamedTuple):
-    """The kind of a value with ``inner`` numbers for each record along ``axis``."""
+    """The kind of a value that has all records along ``axis``, ``inner`` numbers of each, ``outer`` times over."""
 
     axis: int
     inner: int = 1
+    outer: int = 1
 
 
 MIXED = "mixed"
@@ -40,8 +41,8 @@ ELEMENTWISE = frozenset({
     "bessel_i1e", "bitcast_convert_type", "cbrt", "ceil", "clamp", "clz", "complex", "conj",
     "convert_element_type", "copy", "copy_p", "cos", "cosh", "device_put", "digamma", "div", "eq", "eq_to",
     "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma", "igamma_grad_a",
-    "igammac", "imag", "integer_pow", "is_finite", "le", "le_to", "lgamma", "log", "log1p", "logistic", "lt",
-    "lt_to", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "polygamma", "population_count",
+    "igammac", "imag", "integer_pow", "is_finite", "le", "le_to", "lgamma", "log", "log1p", "log2", "logistic", "lt",
+    "lt_to", "max", "min", "mul", "mulhi", "name", "ne", "neg", "nextafter", "not", "one_minus_square", "or", "polygamma", "population_count",
     "pow", "random_gamma_grad", "real", "reduce_precision", "regularized_incomplete_beta", "rem", "round",
     "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh",
     "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "threefry2x32", "xor", "zeta",
@@ -58,11 +59,11 @@ WINDOWS = frozenset({
     "select_and_scatter_add",
 })
 LINEAR_ALGEBRA = frozenset({
-    "cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "lu_pivots_to_permutation", "qr", "svd",
-    "triangular_solve", "tridiagonal_solve",
+    "cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "lu_pivots_to_permutation", "qr", "schur", "svd",
+    "triangular_solve", "tridiagonal", "tridiagonal_solve",
 })
 SCATTERS = frozenset({
-    "scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min", "scatter_min",
+    "scatter", "scatter-add", "scatter_add", "scatter-sub", "scatter_sub", "scatter-mul", "scatter_mul", "scatter-min", "scatter_min",
     "scatter-max", "scatter_max",
 })
 # fmt: on
@@ -123,7 +124,7 @@ class _Program:
         """Return a kind, or MIXED where the shape does not bear it out: a wrong rule must not prove anything."""
         if not isinstance(kind, Along):
             return kind
-        fits = 0 <= kind.axis < len(shape) and shape[kind.axis] == self.records * kind.inner
+        fits = 0 <= kind.axis < len(shape) and shape[kind.axis] == kind.outer * self.records * kind.inner
         return kind if fits else MIXED
 
     def _rule(self, equation: Any) -> Callable[[Any, list[Kind]], Sequence[Kind]]:
@@ -179,7 +180,10 @@ class _Program:
                 break
             carry = joined
         (goes_on,) = self.kinds(test, [*of_test, *carry])
-        if goes_on is None or self._frozen(equation, carry):
+        # A test with a truth value for each record is JAX's own way to write a loop for each of them.
+        each = goes_on == Along(0) and test.outvars[0].aval.shape == (self.records,)
+        each = each and all(kind == Along(0) for kind in carry if kind is not None)
+        if goes_on is None or each or self._frozen(equation, carry):
             return carry
         return [MIXED] * len(carry)
 
@@ -212,6 +216,12 @@ class _Program:
                 return False
         return True
 
+    def _custom_linear_solve(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
+        lengths, solve = equation.params["const_lengths"], equation.params["jaxprs"].solve
+        begin = lengths.matvec + lengths.vecmat
+        given = [*inputs[begin : begin + lengths.solve], *inputs[sum(lengths) :]]
+        return self.kinds(solve.jaxpr, given)
+
     def _cond(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
         which, *others = inputs
         if which is not None:  # of a batched choice JAX makes a selection
@@ -238,13 +248,16 @@ class _Program:
 
     def _reshape(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
         kind, before, after = _only(inputs[:1]), equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-        if equation.params.get("dimensions") is not None:
-            return [MIXED]
-        ahead = math.prod(before[: kind.axis])
+        order = equation.params.get("dimensions")
+        if order is not None:
+            kind, before = kind._replace(axis=list(order).index(kind.axis)), [before[axis] for axis in order]
+        # So often all records are passed, in the order of the numbers; that must go on along one of the new axes.
+        passed = math.prod(before[: kind.axis]) * kind.outer
         for axis, size in enumerate(after):
-            # As many numbers before and within a record as there were: the same record at every place.
-            if math.prod(after[:axis]) == ahead and size % self.records == 0:
-                return [Along(axis, size // self.records)]
+            outer, rest = divmod(passed, math.prod(after[:axis]))
+            inner, more = divmod(size, outer * self.records) if outer else (0, 0)
+            if inner and not rest and not more:
+                return [Along(axis, inner, outer)]
         return [MIXED]
 
     def _squeeze(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
@@ -274,6 +287,17 @@ class _Program:
     def _concatenate(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
         kind = _join_all(inputs)
         return [MIXED if isinstance(kind, Along) and kind.axis == equation.params["dimension"] else kind]
+
+    def _stack(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
+        kind, axis = _join_all(inputs), equation.params["axis"]
+        return [kind._replace(axis=kind.axis + (axis <= kind.axis)) if isinstance(kind, Along) else kind]
+
+    def _unstack(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
+        return [_removed(_only(inputs), [equation.params["axis"]])] * len(equation.outvars)
+
+    def _tile(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
+        kind = _only(inputs)
+        return [kind if equation.params["reps"][kind.axis] == 1 else MIXED]
 
     def _split(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
         kind = _only(inputs)
@@ -330,7 +354,7 @@ class _Program:
     # Products
 
     def _dot_general(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
-        (sums, batches), places, inner = equation.params["dimension_numbers"], [], 1
+        (sums, batches), found = equation.params["dimension_numbers"], []
         free = [
             [axis for axis in range(len(atom.aval.shape)) if axis not in (*sums[side], *batches[side])]
             for side, atom in enumerate(equation.invars)
@@ -339,14 +363,13 @@ class _Program:
             if not isinstance(kind, Along):
                 continue
             if kind.axis in batches[side]:
-                places.append(list(batches[side]).index(kind.axis))
+                place = list(batches[side]).index(kind.axis)
             elif kind.axis in free[side]:
-                places.append(len(batches[0]) + (len(free[0]) if side else 0) + free[side].index(kind.axis))
+                place = len(batches[0]) + (len(free[0]) if side else 0) + free[side].index(kind.axis)
             else:
                 return [MIXED]
-            inner = kind.inner
-        alike = len(set(places)) == 1 and len({kind.inner for kind in inputs if isinstance(kind, Along)}) == 1
-        return [Along(places[0], inner) if alike else MIXED]
+            found.append(kind._replace(axis=place))
+        return [_join_all(found)]
 
     def _conv_general_dilated(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
         facts, (left, right) = equation.params, inputs
@@ -362,7 +385,7 @@ class _Program:
         assert isinstance(left, Along)
         if left.axis == specs.lhs_spec[0]:
             if facts["batch_group_count"] == 1 and right is None:
-                return [Along(batch, left.inner)]
+                return [left._replace(axis=batch)]
             return [by_feature if in_batches and kernels else MIXED]
         if left.axis == specs.lhs_spec[1]:
             return [by_feature if in_groups and kernels else MIXED]
@@ -381,7 +404,7 @@ class _Program:
         assert isinstance(operand, Along)
         if operand.axis in facts.operand_batching_dims:
             place = facts.start_indices_batching_dims[list(facts.operand_batching_dims).index(operand.axis)]
-            if indices is None or indices == Along(place, operand.inner):
+            if indices is None or indices == operand._replace(axis=place):
                 return [operand._replace(axis=batch[place])]
             return [MIXED]
         kept = [
@@ -390,7 +413,11 @@ class _Program:
             if axis not in (*facts.collapsed_slice_dims, *facts.operand_batching_dims)
         ]
         # A slice of all there is begins at 0, or is dropped: rows stay where they are.
-        if indices is None and operand.axis in kept and sizes[operand.axis] == self.records * operand.inner:
+        if (
+            indices is None
+            and operand.axis in kept
+            and sizes[operand.axis] == equation.invars[0].aval.shape[operand.axis]
+        ):
             return [operand._replace(axis=facts.offset_dims[kept.index(operand.axis)])]
         return [MIXED]
 
@@ -472,10 +499,10 @@ def _join_all(kinds: Iterable[Kind]) -> Kind:
     return joined
 
 
-def _removed(kind: Along, axes: Iterable[int]) -> Kind:
+def _removed(kind: Along, axes: Iterable[Any]) -> Kind:
     """Return what is left of a kind when axes are removed."""
-    axes = [int(axis) for axis in axes]
-    return MIXED if kind.axis in axes else kind._replace(axis=kind.axis - sum(axis < kind.axis for axis in axes))
+    gone = [int(axis) for axis in axes]
+    return MIXED if kind.axis in gone else kind._replace(axis=kind.axis - sum(axis < kind.axis for axis in gone))
 
 
 def _without_first(kind: Kind) -> Kind:
