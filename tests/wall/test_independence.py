@@ -280,20 +280,6 @@ def test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name() -> None:
     assert not proved(lambda x: mine.bind(x))
 
 
-def test_a_changed_rule_of_a_primitive_is_seen() -> None:
-    assert proved(lambda x: jax.lax.sin_p.bind(x, accuracy=None), width=5)
-
-    def mixing(given: Any, axes: Any, **_: Any) -> Any:
-        return jnp.sort(given[0], 0), 0
-
-    before = batching.primitive_batchers[jax.lax.sin_p]
-    batching.primitive_batchers[jax.lax.sin_p] = mixing
-    try:
-        assert not proved(lambda x: jax.lax.sin_p.bind(x, accuracy=None), width=7)
-    finally:
-        batching.primitive_batchers[jax.lax.sin_p] = before
-
-
 def test_what_was_checked_is_what_is_compiled() -> None:
     """A contribution that mixes records from its second trace on is never traced a second time."""
     traces = itertools.count()

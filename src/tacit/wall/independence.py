@@ -14,6 +14,7 @@ whatever JAX adds one day are not proved. The wall runs what is not proved one r
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -129,6 +130,8 @@ class _Program:
 
     def _rule(self, equation: Any) -> Callable[[Any, list[Kind]], Sequence[Kind]]:
         name = equation.primitive.name
+        if _is_composite(equation):
+            return self._composite
         if equation.primitive not in TRUSTED:  # a name alone can be anyone's
             return _unknown
         if name in trace.CALLS:
@@ -153,9 +156,16 @@ class _Program:
             return [MIXED] * len(equation.outvars)
         return self.kinds(getattr(inner, "jaxpr", inner), inputs)
 
+    def _composite(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
+        avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+        return self.kinds(jax.make_jaxpr(equation.params["_prim"].expand)(*avals).jaxpr, inputs)
+
     def _scan(self, equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
         facts = equation.params
-        consts, carried = facts["num_consts"], facts["num_carry"]
+        if "ft_in" in facts:  # since JAX 0.12
+            consts, carried, _ = map(len, facts["ft_in"].unpack())
+        else:
+            consts, carried = facts["num_consts"], facts["num_carry"]
         body = facts["jaxpr"].jaxpr
         rows = [
             _without_first(kind) for kind in inputs[consts + carried :]
@@ -473,6 +483,12 @@ class _Program:
         return self._of_keys(equation, inputs) if kind.axis < len(equation.outvars[0].aval.shape) else [MIXED]
 
     _random_unwrap = _of_keys
+
+
+def _is_composite(equation: Any) -> bool:
+    """Whether an equation stands for a composite of JAX's own kind (since 0.12), which says what it is made of."""
+    module = sys.modules.get("jax._src.hijax")
+    return "_prim" in equation.params and module is not None and equation.primitive in vars(module).values()
 
 
 def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:
