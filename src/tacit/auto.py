@@ -144,7 +144,7 @@ def by_natural(model: Formula, size: int) -> MethodFor:
             contribute=contribute,
             draw=lambda state, key: named(inner.draw(state, key)),
             predict=public.predict,
-            needs=tuple(Need(need.text, partial(holds, need=need)) for need in inner.needs),
+            needs=tuple(need._replace(holds=partial(holds, need=need)) for need in inner.needs),
             log_likelihood=public.log_likelihood,
             simulate=public.simulate,
             model=model,

@@ -39,8 +39,6 @@ from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
 
 STEPS = 1000
-SEGMENTS = 50
-"""A run stops for the ledger, the checkpoint and the progress bar this many times."""
 WRITTEN = (
     *("secret.key", "run.json", "checkpoint.npz", "posterior.npz"),
     *("certificate.json", "certificate.md", "certificate.html"),
@@ -168,10 +166,9 @@ def _fit(
     run.keep(mechanism, budget, simulate)
     state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), door, ledgers[0])
     progress = progress and lead
-    segment = -(-mechanism.steps // SEGMENTS)
     with tqdm(total=mechanism.steps, initial=done, unit="step", disable=not progress) as bar:
         while done < mechanism.steps:
-            stop = min(done + segment, mechanism.steps)
+            stop = min(done + door.segment, mechanism.steps)
             state = door.advance(state, done, stop)
             if lead:
                 run.checkpoint(state, stop, door)

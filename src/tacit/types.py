@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -84,10 +84,25 @@ class Release(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a method needs of every record: ``holds(record)`` is true. The text says so, and what to write."""
+    """What a method needs of every record. A record for which it is not so contributes zero.
+
+    Attributes
+    ----------
+    text
+        What is needed, and what to write.
+    holds
+        ``holds(record) -> bool``, computed inside the wall.
+    fixed
+        Whether records are also looked at beforehand, and refused all together. Only for predicates of tacit's own
+        without a number that the caller may choose: with one, refusals would answer questions for free.
+    facts
+        Columns of a schema from which the need follows. Other schemas are refused, without a look at the records.
+    """
 
     text: str
     holds: Callable[[Record], Array]
+    fixed: bool = False
+    facts: Mapping[str, Any] | None = None
 
 
 class Method(NamedTuple):
@@ -117,7 +132,7 @@ class Method(NamedTuple):
         Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, own)``: a secret key that
         belongs to this record in this step alone, for latent variables of a record and for noise of its own.
     needs
-        What must be true of every record; the wall refuses other records before it spends anything.
+        What must be true of every record; others contribute nothing (`Need`).
     log_likelihood
         ``log_likelihood(draw, record) -> number``. Public: the log density of what one record shows, at one draw, which
         holds the points too. Optional; rehearsals and selections go by it.

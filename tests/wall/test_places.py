@@ -36,7 +36,9 @@ def summed(contribute: Callable[[Any, Any], Any], start: Any) -> Method:
     def update(state: Any, release: Release, key: Any) -> Any:
         return state
 
-    return Method(lambda key: start, lambda state, record, key: contribute(state, record), update, lambda s, k: {"s": s})
+    return Method(
+        lambda key: start, lambda state, record, key: contribute(state, record), update, lambda s, k: {"s": s}
+    )
 
 
 def weights(*shape: int) -> jax.Array:
@@ -73,7 +75,10 @@ def network(*sizes: int) -> Any:
 def models() -> dict[str, tuple[Any, dict[str, np.ndarray]]]:
     """Return methods, each with a few records that say shapes and types."""
     random = np.random.default_rng(0)
-    series = {"x": random.normal(size=(4, 6, 10)).astype(np.float32), "y": random.normal(size=(4, 5)).astype(np.float32)}
+    series = {
+        "x": random.normal(size=(4, 6, 10)).astype(np.float32),
+        "y": random.normal(size=(4, 5)).astype(np.float32),
+    }
     words = {"x": series["x"], "y": random.normal(size=(4, 6, 12)).astype(np.float32)}
     digits = {"x": random.normal(size=(4, 784)).astype(np.float32), "y": np.arange(4, dtype=np.int32)}
     columns = {"x": random.normal(size=(4, 20)).astype(np.float32), "y": np.arange(4, dtype=np.int32) % 2}

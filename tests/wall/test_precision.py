@@ -76,7 +76,9 @@ def test_a_fit_under_x64_gives_the_same_bits(singles: tuple[Path, list[Any]]) ->
 @pytest.mark.usefixtures("doubles")
 def test_what_follows_a_fit_works_under_x64(tmp_path: Path) -> None:
     data = tacit.PrivateData(RECORDS, SCHEMA)
-    posterior = tacit.fit(tacit.formula("y ~ x", SCHEMA, "bernoulli"), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    posterior = tacit.fit(
+        tacit.formula("y ~ x", SCHEMA, "bernoulli"), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS
+    )
     new = {"x": np.asarray([0.0, 1.0])}
     assert posterior.predict(new, key=KEY)["y"].shape == (1000, 2)
     assert len(tacit.predictions(posterior, new)) == 2

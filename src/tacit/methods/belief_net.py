@@ -52,6 +52,7 @@ STEPS = 100
 BINARY = Need(
     "A belief net models pixels that are 0 or 1; write PrivateData(images > 127), with a public threshold.",
     lambda record: _is_binary(record),
+    fixed=True,
 )
 
 

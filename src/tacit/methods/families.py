@@ -67,7 +67,7 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
             lambda statistics, key: {"chance": jax.random.dirichlet(key, ones_and_zeros(statistics))[..., 0]},
             {"tilt": math.sqrt(max(1, math.prod(shape))) / 2, "count": 1.0},
             predict,
-            (Need("x must be 0 or 1. Write x = (answer == yes).astype(int).", lambda r: _within(r["x"], 0, 1)),),
+            (Need("x must be 0 or 1. Write x = (answer == yes).astype(int).", lambda r: _within(r["x"], 0, 1), True),),
             latent=False,
             refill=refill,
         )
@@ -486,7 +486,13 @@ def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentr
         repair,
         draw,
         {name: bounds[name] for name in kept},
-        needs=(Need("The records must be sealed with the schema of the table: PrivateData(records, schema).", holds),),
+        needs=(
+            Need(
+                "The records must be sealed with the schema of the table: PrivateData(records, schema).",
+                holds,
+                facts=schema.columns,
+            ),
+        ),
         synthesize=synthesize,
     )
 

@@ -220,6 +220,7 @@ def _needs(likelihood: str, most: float) -> tuple[Need, ...]:
             Need(
                 "y must be 0 or 1. Write y = (label == positive).astype(int).",
                 lambda record: (record["y"] == 0) | (record["y"] == 1),
+                fixed=True,
             ),
         )
     if likelihood == "binomial":

@@ -189,6 +189,7 @@ def marginals(
                 "The records must be sealed with the schema that the marginals are of: "
                 "tacit.PrivateData(records, schema).",
                 lambda record: jnp.all(jnp.array([column.holds(record[name]) for name, column in columns.items()])),
+                facts=schema.columns,
             ),
         ),
         synthesize=synthesize,

@@ -608,6 +608,7 @@ FAMILIES = {
         Need(
             "y must be 0 or 1. Write y = (label == positive).astype(int).",
             lambda record: (record["y"] == 0) | (record["y"] == 1),
+            fixed=True,
         ),
     ),
     "poisson": Family(
@@ -619,6 +620,7 @@ FAMILIES = {
         Need(
             "y must be a whole number from 0 on: a count.",
             lambda record: (record["y"] >= 0) & (record["y"] == jnp.round(record["y"])) & jnp.isfinite(record["y"]),
+            fixed=True,
         ),
     ),
     "normal": Family(
@@ -627,7 +629,7 @@ FAMILIES = {
         lambda predictor: predictor,
         lambda key, predictor, noise: predictor + noise * jax.random.normal(key, predictor.shape),
         lambda y, predictor, noise: norm.logpdf(y, predictor, noise),
-        Need("y must be a finite number.", lambda record: jnp.isfinite(record["y"])),
+        Need("y must be a finite number.", lambda record: jnp.isfinite(record["y"]), fixed=True),
         noisy=True,
     ),
 }

@@ -279,9 +279,11 @@ def _needs(likelihood: str, outputs: int) -> tuple[Need, ...]:
         return (Need(text, lambda record: whole(record, float(outputs - 1))),)
     if likelihood == "bernoulli":
         return (
-            Need("y must be 0 or 1. Write y = (label == positive).astype(int).", lambda record: whole(record, 1.0)),
+            Need(
+                "y must be 0 or 1. Write y = (label == positive).astype(int).", lambda record: whole(record, 1.0), True
+            ),
         )
-    return (Need("y must be a whole number from 0 on.", whole),) if likelihood == "poisson" else ()
+    return (Need("y must be a whole number from 0 on.", whole, True),) if likelihood == "poisson" else ()
 
 
 def _check(likelihood: str, noise: Any, prior: str, prior_std: float) -> None:

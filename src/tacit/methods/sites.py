@@ -28,10 +28,12 @@ POINTS = 256
 BINARY = Need(
     "y must be 0 or 1. Write y = (label == positive).astype(int).",
     lambda record: (record["y"] == 0) | (record["y"] == 1),
+    fixed=True,
 )
 COUNT = Need(
     "y must be a whole number from 0 on. A count that is missing must be left out with its record.",
     lambda record: (record["y"] == jnp.round(record["y"])) & (record["y"] >= 0),
+    fixed=True,
 )
 
 

@@ -25,13 +25,14 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int32
 
 from tacit import system
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import alias, clip, disk, lattice, outer, random, rewrite, sample, shards
+from tacit.wall import alias, clip, disk, independence, lattice, outer, random, rewrite, sample, shards, trace
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
 from tacit.wall.precision import single_precision
@@ -46,6 +47,8 @@ DRAWN_AT_ONCE = 1 << 19
 """Random words that JAX draws at once."""
 HANDED_OVER = 128
 """Steps for which noise and subsets are handed over at once, at most."""
+SEGMENTS = 50
+"""A run stops this many times: for the ledger, the checkpoint, the progress bar, and to tie noise to the program anew."""
 QUICK = 1 << 28
 """A run whose contributions have fewer numbers in all takes less time than compiling it: it is compiled quickly."""
 QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
@@ -93,37 +96,41 @@ class Door:
         simulation: bool,
     ) -> None:
         check_environment()
+        key = random.normalised(key)
         # Here and nowhere else methods meet data: what is written for one record is summed over those of a unit.
         method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
-        _refuse_unfit(method, data)
-        step = _Step(method, data, mechanism, state)
-        lowered: Any
+        _refuse_unfit(method, data, ledgers)
+        step = _Step(method, data, mechanism, state, key)
+        lowered: Any = None
         self._fetch: disk.Fetch | None = None
         self._shards = data._records if isinstance(data._records, shards.Shards) else None
         if self._shards:
-            lowered = self._shards.lower(step, state, key)
+            lowered, text = self._shards.lower(step, state, key)
         elif isinstance(data._records, disk.Stored):
-            lowered = self._fetch = disk.Fetch(step, data._records, state, secret, key)
+            self._fetch = disk.Fetch(step, data._records, state, secret, key)
+            text = self._fetch.text
         else:
             take = jax.jit(step.take, donate_argnums=0)
-            lowered = take.lower(state, 0, 0, 0, step.given(secret), secret, key, data._records)
+            lowered, text = trace.lower(take, state, 0, 0, 0, step.given(secret), secret, key, data._records)
         # The start decides the bits too, and is computed outside the segment; so do the compiler's options, and the
         # parts in which random words are made.
-        started = jax.jit(lambda key: _arrays(method.init(key))).lower(key).as_text()
-        self._text = lowered.as_text() + started + repr((step.options, random.WORDS_AT_ONCE, alias.GROUP))
-        self._program: Any = None if self._fetch else lowered.compile(compiler_options=step.options)
+        started = trace.lower(jax.jit(lambda key: _arrays(method.init(key))), key)[1]
+        self._text = text + started + repr((step.options, random.WORDS_AT_ONCE, alias.GROUP, SEGMENTS))
+        self._program: Any = lowered and lowered.compile(compiler_options=step.options)
         in_memory = not self._fetch and not self._shards
         self._step, self._room = step, step.room_for(step.together) if in_memory else None
         self._draw: Any = None
         if in_memory and not step.alone:
-            drawing = jax.jit(step.draw).lower(secret, jax.ShapeDtypeStruct((step.together,), jnp.int32))
-            self._text += drawing.as_text()
+            steps = jax.ShapeDtypeStruct((step.together,), jnp.int32)
+            drawing, text = trace.lower(jax.jit(step.draw), secret, steps)
+            self._text += text
             self._draw = drawing.compile(compiler_options=step.options)
         self._key, self._records, self._ledgers = key, data._records, tuple(ledgers)
         self._facts = _facts(data)
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
+        self.segment = -(-mechanism.steps // SEGMENTS)
         self.rekey(secret)
         self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()
         self.distance *= step.shards
@@ -137,14 +144,9 @@ class Door:
 
         Privacy: reads records, for a keyed hash that only the holder of the secret can check.
         """
-        self._secret, self.origin, self._drawn = secret, origin, (-1, None)
+        self._secret, self.origin = secret, origin
         self.tag = _tag(secret, self._key, self._records, self._text, origin)
-        # Subsets and noise come from the secret AND the tag: other data or another program never meets the same noise,
-        # whoever copied, shared or restarted the run's folder. A simulation hides nothing, and is compared across data.
-        stream = hmac.new(random.to_bytes(secret), b"stream " + self.tag.encode(), "sha256").digest()
-        self._stream = secret if self._look.simulation else random.from_bytes(stream)
-        if self._shards:
-            self._streams = self._shards.streams(secret, self.tag, self._look.simulation)
+        self._begin_segment(-1, b"")
 
     def advance(self, state: State, first: int, stop: int) -> State:
         """Take the private steps ``first`` to ``stop - 1``; the ledger line is on disk before a record is read.
@@ -162,6 +164,50 @@ class Door:
     @single_precision
     def _advance(self, state: State, first: int, stop: int) -> State:
         """Take private steps that have been charged."""
+        if self._look.simulation:
+            return self._advance_within(state, first, stop)
+        while first < stop:
+            end = min(stop, (first // self.segment + 1) * self.segment)
+            self._meet(state, first)
+            state, first = self._advance_within(state, first, end), end
+        return state
+
+    def _meet(self, state: State, step: int) -> None:
+        """Tie subsets and noise of a segment of steps to what the program does at the state in which it begins.
+
+        Two programs that were taken for one, because something was missing in the tag, would otherwise meet the same
+        noise, and the difference of their releases would be that of their sums (docs/proofs/replay.md).
+        """
+        segment, inside = divmod(step, self.segment)
+        if not inside:
+            now_and_then = segment & (segment - 1) == 0  # at a power of two
+            found, alike = self._step.fingerprint(state, self._key, thorough=now_and_then)
+            if not alike:
+                raise RuntimeError(
+                    f"At step {step} a contribution depends on its place among the records, which it did not before "
+                    "the run began. Nothing of this step was released. Please report the model; until then, "
+                    "run it on another processor or version of JAX."
+                )
+            self._begin_segment(segment, shards.agreed_bytes(found) if self._shards else found)
+        elif self._segment != segment:
+            raise ValueError(
+                f"Step {step} is in the middle of a segment of {self.segment}, and its noise belongs to the state in "
+                "which that segment began. Go on from a multiple of it. This is a mistake of tacit."
+            )
+
+    def _begin_segment(self, segment: int, fingerprint: bytes) -> None:
+        # Subsets and noise come from the secret AND the tag AND the fingerprint: other data or another program never
+        # meets the same noise, whoever copied, shared or restarted the run's folder. A simulation hides nothing, and is
+        # compared across data.
+        self._segment, self._drawn = segment, (-1, None)
+        tag = f"{self.tag} {segment} {fingerprint.hex()}"
+        stream = hmac.new(random.to_bytes(self._secret), b"stream " + tag.encode(), "sha256").digest()
+        self._stream = self._secret if self._look.simulation else random.from_bytes(stream)
+        if self._shards:
+            self._streams = self._shards.streams(self._secret, tag, self._look.simulation)
+
+    def _advance_within(self, state: State, first: int, stop: int) -> State:
+        """Take charged steps of one segment."""
         if self._shards:
             return self._shards.run(self._program, state, first, stop, self._streams, self._key)
         if self._fetch:
@@ -213,9 +259,8 @@ class Door:
             raise ValueError(
                 "Only a simulation in memory goes on with other records, of the same number, shape and declared size."
             )
-        _refuse_unfit(self._step.method, data)
         other = copy.copy(self)
-        other._key, other._records = key, data._records
+        other._key, other._records = random.normalised(key), data._records
         other._room = self._step.room_for(self._step.together)
         other.rekey(secret)
         return other
@@ -238,8 +283,11 @@ class Door:
 class _Step:
     """The compiled part: sizes fixed by public numbers, and the program over them."""
 
-    def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, state: State) -> None:
+    def __init__(
+        self, method: Method, data: PrivateData, mechanism: Mechanism, state: State, key: Key | None = None
+    ) -> None:
         self.method, self.mechanism, self.count = method, mechanism, data._count
+        self._traced: dict[tuple[int, bool], tuple[Any, Any]] = {}
         self.dealt = isinstance(data._records, shards.Shards)
         self.shards = data._records.number if self.dealt else 1
         self.contribution = rewrite.rewritten(method.contribution)
@@ -288,7 +336,11 @@ class _Step:
         # A second size makes the program twice as long to compile.
         self.tail = self.factoring.tail if self.factoring and not quick else 0
         self.alike = True
-        self.alike, same = self._slots_are_alike(data)
+        self._made_up = self._make_up(data)
+        start = jax.jit(lambda key: _arrays(method.init(key)))(jax.random.key(0))
+        self.alike, same = self._slots_are_alike(start, jax.random.key(1) if key is None else key)
+        if not self.alike:
+            self._traced.clear()
         self.tail = self.tail if same else 0
 
     def _factoring(
@@ -563,7 +615,8 @@ class _Step:
         return [lattice.Sum(total.high, low) for total, low in zip(totals, lows, strict=True)]
 
     def _contributions(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Array]:
-        """Give the leaves of every record's contribution, and after them the places of the lines of sparse leaves."""
+        """Return the leaves of every record's contribution; then the places of the lines of sparse leaves; and last, where
+        the method needs anything of a record, whether this one is so."""
 
         def one(mine: tuple[Record, Key | None]) -> list[Array]:
             leaves = jax.tree.leaves(self.contribution(state, mine[0], key, mine[1]), is_leaf=is_rows)
@@ -573,7 +626,10 @@ class _Step:
                 jnp.where((next(kept) < leaf.count)[:, None], leaf.values, 0) if is_rows(leaf) else leaf
                 for leaf in leaves
             ]
-            return [*lines, *places]
+            fits = (
+                [jnp.all(jnp.stack([need.holds(mine[0]) for need in self.method.needs]))] if self.method.needs else []
+            )
+            return [*lines, *places, *fits]
 
         return jax.vmap(one)((rows, own))
 
@@ -582,10 +638,43 @@ class _Step:
         return self.clipped(state, rows, key, own).plain
 
     def clipped(self, state: State, rows: PyTree, key: Key, own: Key | None = None) -> clip.Scaled:
-        """Give the clipped contributions of a chunk of records: lattice vectors, and factors of outer products."""
+        """Give the clipped contributions of a chunk of records: lattice vectors, and factors of outer products.
 
+        A method is traced once for each size of chunk, and what was checked is what is compiled.
+        """
+        size = len(jax.tree.leaves(rows)[0])
+        given = state, rows, key, own
+        if (size, own is None) not in self._traced:
+            self._traced[size, own is None] = self._trace(size, *given)
+        closed, structure = self._traced[size, own is None]
+        return jax.tree.unflatten(structure, jaxpr_as_fun(closed)(*jax.tree.leaves(given)))
+
+    def _trace(self, size: int, *given: Any) -> tuple[Any, Any]:
+        """Trace the contributions of a chunk; records that the program may mix are evaluated one at a time."""
+        leaves, structure = jax.tree.flatten(given)
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+
+        def flat(*leaves: Any) -> clip.Scaled:
+            return self._clipped(*jax.tree.unflatten(structure, leaves))
+
+        closed, shape = jax.make_jaxpr(flat, return_shape=True)(*shapes)
+        if calls := trace.contents(closed)[1]:
+            raise ValueError(
+                f"The method's contribute calls out of the compiled program ({', '.join(sorted(calls))}). A record "
+                "could leave that way; remove the print or callback."
+            )
+        public, rows, _, own = (len(jax.tree.leaves(part)) for part in given)
+        along = independence.Along(0)
+        kinds = [*[None] * public, *[along] * rows, None, *[along] * own]
+        if self.alike and not independence.apart(closed, kinds, size):
+            self.alike = False
+            return self._trace(size, *given)
+        return closed, jax.tree.structure(shape)
+
+    def _clipped(self, state: State, rows: PyTree, key: Key, own: Key | None) -> clip.Scaled:
         def evaluate(mine: tuple[PyTree, Key | None]) -> list[Any]:
-            apart = [product is not None for product in self.outers] + [False] * len(self.sparse)
+            apart = [product is not None for product in self.outers]
+            apart += [False] * (len(self.sparse) + bool(self.method.needs))
             if not any(apart):
                 return self._contributions(state, mine[0], key, mine[1])
             return outer.split(self._contributions, state, mine[0], key, mine[1], apart=apart, thin=True).values
@@ -598,6 +687,7 @@ class _Step:
             alone = jax.tree.map(lambda leaf: jnp.stack([leaf] * times, 1), (rows, own))
             values = jax.tree.map(lambda leaf: leaf[:, 0], jax.lax.map(evaluate, alone))
         leaves, places = values[: len(self.outers)], values[len(self.outers) :]
+        fits = places.pop() if self.method.needs else None
         size = len(jax.tree.leaves(rows)[0])
         flat = [
             value.reshape(size, -1).astype(jnp.float32) * weight
@@ -606,10 +696,10 @@ class _Step:
         ]
         plain = jnp.concatenate([*flat, jnp.zeros((size, 0))], axis=1)
         if self.factoring is None:
-            return clip.Scaled(clip.to_integers(plain, self.mechanism.clip, self.radius), [], places)
+            return clip.Scaled(clip.to_integers(plain, self.mechanism.clip, self.radius, fits), [], places)
         factors = [value for value in leaves if isinstance(value, outer.Factors)]
         weights = [weight for product, weight in zip(self.outers, self.weights, strict=True) if product]
-        scaled = clip.to_factors(plain, factors, weights, self.mechanism.clip, self.radius, self.factoring)
+        scaled = clip.to_factors(plain, factors, weights, self.mechanism.clip, self.radius, self.factoring, fits)
         return scaled._replace(places=places)
 
     def _release(self, totals: list[lattice.Sum]) -> Release:
@@ -638,37 +728,62 @@ class _Step:
             full=jax.tree.unflatten(structure, [part / rate for part in parts]),
         )
 
-    def _slots_are_alike(self, data: PrivateData) -> tuple[bool, bool]:
-        """Check on made-up records that a contribution depends neither on its place in a chunk nor on the chunk's size.
-
-        Removing a record moves the others to other places. If a place changed the last bits of a contribution, all of
-        them would change; such a method is run one record at a time instead (docs/proofs/clipping.md).
-        """
+    def _make_up(self, data: PrivateData) -> tuple[PyTree, Key | None]:
+        """Make up a chunk of records, and keys of their own: public numbers, the same for every data set."""
         rng = np.random.default_rng(0)  # of NumPy, which need not be compiled
-        state = jax.jit(lambda key: _arrays(self.method.init(key)))(jax.random.key(0))
 
         def made_up(leaf: Array) -> np.ndarray:
             shape, dtype = (self.chunk, *np.shape(leaf)), np.asarray(leaf).dtype
             if jnp.issubdtype(dtype, jnp.floating):
                 return rng.standard_normal(shape).astype(dtype)
-            # Zeros and ones suit labels; the lines of a table must be many to be added to at all.
-            levels = max([2, *(leaf.count for leaf in self.sparse)])
+            # Zeros and ones suit labels; larger numbers reach further lines of a table, which is public or is added to.
+            most = max([16, *(leaf.count for leaf in self.sparse)])
+            levels = np.where(np.arange(self.chunk) % 4 < 2, 2, most).reshape(-1, *[1] * (len(shape) - 1))
             return rng.integers(0, levels, shape).astype(dtype)
 
         rows = jax.tree.map(made_up, data._stand_in)
         own = random.fold_in(random.fixed(0), jnp.arange(self.chunk)) if self.method.own else None
-        program = jax.jit(self.clipped, compiler_options=self.options)
-        here = program(state, rows, jax.random.key(1), own)
+        return rows, own
 
-        def same(places: np.ndarray) -> bool:
-            moved = jax.tree.map(operator.itemgetter(places), (rows, own))
-            there = program(state, moved[0], jax.random.key(1), moved[1])
-            pairs = zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
-            return all(np.array_equal(np.asarray(one)[places], np.asarray(other)) for one, other in pairs)
+    @functools.cached_property
+    def _on_made_up(self) -> Callable[..., clip.Scaled]:
+        return jax.jit(self.clipped, compiler_options=self.options)
 
+    def fingerprint(self, state: State, key: Key, thorough: bool) -> tuple[bytes, bool]:
+        """Hash what the program makes of made-up records at a state; and say whether places matter there, if asked.
+
+        Privacy: public: no record takes part.
+        """
+        here = self._on_made_up(state, self._made_up[0], key, self._made_up[1])
+        digest = hashlib.sha256()
+        for leaf in jax.tree.leaves(here):
+            digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")
+        return digest.digest(), not thorough or not self.alike or self._same(here, state, key, _turned(self.chunk, 1))
+
+    def _same(self, here: clip.Scaled, state: State, key: Key, places: np.ndarray) -> bool:
+        """Whether made-up records at other places of a chunk, or of a smaller one, give the same bits."""
+        moved = jax.tree.map(operator.itemgetter(places), self._made_up)
+        there = self._on_made_up(state, moved[0], key, moved[1])
+        pairs = zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
+        return all(np.array_equal(np.asarray(one)[places], np.asarray(other)) for one, other in pairs)
+
+    def _slots_are_alike(self, state: State, key: Key) -> tuple[bool, bool]:
+        """Check on made-up records that a contribution depends neither on its place in a chunk nor on the chunk's size.
+
+        Removing a record moves the others to other places. If a place changed the last bits of a contribution, all of
+        them would change; such a method is run one record at a time instead (docs/proofs/clipping.md).
+        """
+        here = self._on_made_up(state, self._made_up[0], key, self._made_up[1])
+        if not self.alike:  # the program could not be proved to keep records apart
+            return False, False
         places = np.arange(self.chunk)
-        alike = all(same(np.roll(places, turn)) for turn in (1, self.chunk // 2 + 1))
-        return alike, bool(self.tail) and alike and same(places[: self.tail]) and same(places[-self.tail :])
+        alike = all(self._same(here, state, key, _turned(self.chunk, turn)) for turn in (1, self.chunk // 2 + 1))
+        ends = (places[: self.tail], places[-self.tail :])
+        return alike, bool(self.tail) and alike and all(self._same(here, state, key, end) for end in ends)
+
+
+def _turned(count: int, turn: int) -> np.ndarray:
+    return np.roll(np.arange(count), turn)
 
 
 @functools.cache
@@ -696,7 +811,7 @@ def versions() -> dict[str, str]:
 def _tag(secret: Key, key: Key, records: PyTree, program: str, origin: bytes) -> str:
     """Hash what decides the bits of a step, keyed by the secret: equal tags mean a replay shows nothing new."""
     digest = hmac.new(random.to_bytes(secret), digestmod=hashlib.sha256)
-    machine = [platform.platform(), os.environ.get("XLA_FLAGS", ""), system.cores(), _processor()]
+    machine = [platform.platform(), system.cores(), _processor(), _configuration()]
     surroundings = [program, versions(), machine, origin]
     digest.update(repr(surroundings).encode())
     digest.update(np.asarray(jax.random.key_data(key)).tobytes())
@@ -710,6 +825,20 @@ def _tag(secret: Key, key: Key, records: PyTree, program: str, origin: bytes) ->
         digest.update(repr((leaf.shape, str(leaf.dtype))).encode())
         digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")
     return digest.hexdigest()
+
+
+def _configuration() -> list[tuple[str, str]]:
+    """Return the settings of JAX and XLA, all but those of its caches and logs."""
+    apart = (
+        "jax_compilation_cache",
+        "jax_persistent_cache",
+        "jax_log",
+        "jax_traceback",
+        "jax_enable_compilation_cache",
+    )
+    held = {name: str(value) for name, value in jax.config.values.items() if not name.startswith(apart)}
+    variables = ("XLA_FLAGS", "NPROC", "PJRT_NPROC", "OMP_NUM_THREADS", "TF_XLA_FLAGS")
+    return sorted((held | {name: os.environ.get(name, "") for name in variables}).items())
 
 
 def _processor() -> list[str]:
@@ -764,20 +893,20 @@ def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> 
         traced["points"] = jax.make_jaxpr(method.points)(state)
     if method.needs:
         traced["needs"] = jax.make_jaxpr(lambda record: [need.holds(record) for need in method.needs])(data._stand_in)
-    lengths = {data._count, data._given} - {0, 1}
-    lengths |= data._records.lengths - {0, 1} if isinstance(data._records, shards.Shards) else set()
+    # The declared number only: how many records there are must not show in what is refused.
+    lengths = {data.size} - {None, 0, 1}
     for name, jaxpr in traced.items():
-        arrays, calls = _contents(jaxpr)
+        arrays, calls = trace.contents(jaxpr)
         if calls:
             raise ValueError(
                 f"The method's {name} calls out of the compiled program ({', '.join(sorted(calls))}). A record could "
                 "leave that way; remove the print or callback."
             )
         # By chance a short public array is as long as a small data set; only its leading axis is looked at then.
-        axes = [axis for array in arrays for axis in np.shape(array)[: None if data._count > 50 else 1]]
+        axes = [axis for array in arrays for axis in np.shape(array)[: None if (data.size or 0) > 50 else 1]]
         if lengths.intersection(axes):
             raise ValueError(
-                f"The method's {name} holds an array with as many rows as there are records. A model that captured "
+                f"The method's {name} holds an array with as many rows as records are declared. A model that captured "
                 "the data would read it outside the wall; take the records as the model's arguments instead. If the "
                 "array is public, pad it by one row."
             )
@@ -789,27 +918,30 @@ def _facts(data: PrivateData) -> Any:
     return data._count, data._given, data.size, data.unit, shapes
 
 
-def _refuse_unfit(method: Method, data: PrivateData) -> None:
-    """Refuse records that are not what the method needs: to the curator, who has them, and before anything is spent."""
-    in_blocks = isinstance(data._records, disk.Stored | shards.Shards)
+def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) -> None:
+    """Refuse a schema from which the method's needs do not follow, and records that one of tacit's own needs forbids.
+
+    The second says one bit about the records, whatever the caller does, and the ledger holds that it was said.
+    """
     for need in method.needs:
-        hold = jax.jit(lambda records, holds=need.holds: jnp.all(jax.vmap(holds)(records)))
-        if not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
-            raise ValueError(f"Some record does not suit the method. {need.text}")
+        facts = need.facts if data.schema is not None else None
+        if facts is not None and any(data.schema.columns.get(name) != column for name, column in facts.items()):
+            raise ValueError(f"The schema of the records is another one. {need.text}")
+    fixed = [need for need in method.needs if need.fixed and _is_ours(need.holds)]
+    in_blocks = isinstance(data._records, disk.Stored | shards.Shards)
+    hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.holds(one) for n in fixed]))(records)))
+    if fixed and not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
+        for ledger in ledgers:
+            ledger.note("checked, refused", f"records that do not suit {method.contribute.__module__}")
+        raise ValueError(f"Some record is not what the method needs. {' '.join(need.text for need in method.needs)}")
 
 
-def _contents(jaxpr: Any) -> tuple[list[Any], set[str]]:
-    """Give every array that a traced function holds and every call-back it makes, those of inner functions included."""
-    arrays, calls = list(getattr(jaxpr, "consts", ())), {str(effect) for effect in jaxpr.effects}
-    for equation in jaxpr.eqns:
-        arrays += [atom.val for atom in equation.invars if hasattr(atom, "val")]
-        if "callback" in equation.primitive.name:
-            calls.add(equation.primitive.name)
-        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            if hasattr(parameter, "eqns"):
-                inner = _contents(parameter)
-                arrays, calls = arrays + inner[0], calls | inner[1]
-    return arrays, calls
+def _is_ours(function: Any) -> bool:
+    """Whether a function's code is in this package, behind whatever of it was filled in beforehand."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return code is not None and Path(code.co_filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _arrays(state: State) -> State:

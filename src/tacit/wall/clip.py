@@ -187,8 +187,12 @@ def places(index: Int32[Array, "lines"], count: int) -> Int32[Array, "lines"]:
     return jnp.full_like(inside, count).at[order].set(jnp.where(first, ordered, count), unique_indices=True)
 
 
-def to_integers(vectors: Float32[Array, "n d"], clip: float, radius: int) -> Int32[Array, "n d"]:
-    """Clip each row to norm ``clip`` and express it in units of clip / radius; non-finite rows become zero.
+def to_integers(
+    vectors: Float32[Array, "n d"], clip: float, radius: int, fits: Bool[Array, "n"] | None = None
+) -> Int32[Array, "n d"]:
+    """Clip each row to norm ``clip`` and express it in units of clip / radius.
+
+    Rows that are not finite, or not what the method needs (``fits``), become zero.
 
     Privacy: the integer norm of every row is at most ``radius``, whatever the row holds.
     """
@@ -196,6 +200,7 @@ def to_integers(vectors: Float32[Array, "n d"], clip: float, radius: int) -> Int
     scaled = vectors * jnp.float32(1 / clip)
     squares = _sum_of_squares(scaled)
     finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite
+    finite = finite if fits is None else finite & fits
     return _round(scaled, finite, _factor(squares, shrink(vectors.shape[1], radius), radius), radius)
 
 
@@ -206,6 +211,7 @@ def to_factors(
     clip: float,
     radius: int,
     factoring: Factoring,
+    fits: Bool[Array, "n"] | None = None,
 ) -> Scaled:
     """Clip each record to norm ``clip``: its plain numbers become integers, its factors are scaled.
 
@@ -228,6 +234,7 @@ def to_factors(
         squares = squares + jnp.where(seen, left_square * right_square, 0)
         sides.append((left, right, seen))
     finite &= squares < jnp.inf
+    finite = finite if fits is None else finite & fits
     factor = _factor(squares, factoring.shrink(radius), radius)
     steps = factor * (1 << factoring.fine)
     return Scaled(

@@ -30,7 +30,7 @@ from jaxtyping import Array, Int32, Shaped, UInt8, UInt32
 from tacit import system
 from tacit.schema import Schema, import_arrow, quietly
 from tacit.types import Key, PyTree, State
-from tacit.wall import alias, lattice, random
+from tacit.wall import alias, lattice, random, trace
 from tacit.wall.precision import single_precision
 
 MAPPED = 1 << 30
@@ -256,19 +256,15 @@ class Fetch:
         steps = jax.ShapeDtypeStruct((self.together,), jnp.int32)
         given: Any = self._words and tuple(jax.ShapeDtypeStruct(room.shape, jnp.uint32) for room in self._words)
         ahead = self.shapes()
-        lowered = [jax.jit(self._draw_for).lower(secret, steps, given)]
+        lowered = [trace.lower(jax.jit(self._draw_for), secret, steps, given)]
         if self.parted:
             totals = jax.eval_shape(step.zero)
-            lowered.append(jax.jit(self._add_part).lower(state, totals, 0, 0, ahead, secret, key))
-            lowered.append(jax.jit(self._finish).lower(state, totals, 0, ahead.noise, key))
+            lowered.append(trace.lower(jax.jit(self._add_part), state, totals, 0, 0, ahead, secret, key))
+            lowered.append(trace.lower(jax.jit(self._finish), state, totals, 0, ahead.noise, key))
         else:
-            lowered.append(jax.jit(self._take).lower(state, 0, 0, ahead, secret, key))
-        self._text = "".join(one.as_text() for one in lowered)
-        self._draw, *self.programs = [one.compile(compiler_options=step.options) for one in lowered]
-
-    def as_text(self) -> str:
-        """Give the programs, which decide the bits."""
-        return self._text
+            lowered.append(trace.lower(jax.jit(self._take), state, 0, 0, ahead, secret, key))
+        self.text = "".join(text for _, text in lowered)
+        self._draw, *self.programs = [one.compile(compiler_options=step.options) for one, _ in lowered]
 
     def shapes(self) -> Any:
         """Give the public shapes of what is handed over."""

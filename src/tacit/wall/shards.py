@@ -29,7 +29,7 @@ from jaxtyping import Array, Int32, UInt32
 
 from tacit.schema import Schema
 from tacit.types import Key, PyTree, State
-from tacit.wall import lattice, random
+from tacit.wall import lattice, random, trace
 
 MOST = 1 << 12
 """Shards; their low limbs and carries stay within 32 bits."""
@@ -108,8 +108,8 @@ class Shards:
                 if count:
                     yield jax.tree.map(lambda leaf, i=i, count=count: leaf[i, :count], held)
 
-    def lower(self, step: Any, state: State, key: Key) -> Any:
-        """Lower the program of a segment, for all devices together."""
+    def lower(self, step: Any, state: State, key: Key) -> tuple[Any, str]:
+        """Lower the program of a segment, for all devices together, as ``trace.lower`` does."""
         one, several = PartitionSpec(), PartitionSpec("shard")
         program = jax.shard_map(
             self._segment(step),
@@ -120,9 +120,9 @@ class Shards:
         )
         whole = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
         streams, pads = np.zeros((len(self.mine), 8), np.uint32), self._no_pads()
-        return jax.jit(program).lower(
-            whole, np.int32(0), np.int32(0), np.asarray(jax.random.key_data(key)), self.dealt(streams),
-            pads, self.counts, self.records,
+        return trace.lower(
+            jax.jit(program), whole, np.int32(0), np.int32(0), np.asarray(jax.random.key_data(key)),
+            self.dealt(streams), pads, self.counts, self.records,
         )  # fmt: skip
 
     def tags(self, secret: Key, surroundings: bytes, program: bytes) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Literal
 
 from tacit.types import PyTree
@@ -26,6 +29,11 @@ CALLS = (
 CONTROL = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
 """Primitives of control flow, and the parameters that hold the functions they apply."""
 
+OUTSIDE = ("callback", "outfeed", "infeed", "ffi_call", "host_call")
+"""Parts of the names of primitives by which a program reaches out of itself."""
+WAYS_OUT = re.compile(r"custom_call @(\S*callback\S*?)\(|stablehlo\.(outfeed|infeed|send|recv)\b")
+"""The same in a lowered program."""
+
 Rules = Mapping[str, Callable[..., Any]]
 """Functions to be applied in place of primitives: each takes the inputs and the parameters of an equation."""
 
@@ -38,6 +46,47 @@ def flat(function: Callable[..., PyTree], *arguments: PyTree) -> Any:
     leaves, structure = jax.tree.flatten(arguments)
     traced = jax.make_jaxpr(lambda *flat: jax.tree.leaves(function(*jax.tree.unflatten(structure, flat))))(*leaves)
     return jax.make_jaxpr(lambda *flat: evaluate(traced.jaxpr, traced.consts, flat, traced.jaxpr.outvars))(*leaves)
+
+
+def contents(jaxpr: Any) -> tuple[list[Any], set[str]]:
+    """Return every array that a traced function holds and every way out of it, those of inner functions included.
+
+    Privacy: public.
+    """
+    arrays, calls = list(getattr(jaxpr, "consts", ())), {str(effect) for effect in jaxpr.effects}
+    for equation in jaxpr.eqns:
+        arrays += [atom.val for atom in equation.invars if hasattr(atom, "val")]
+        if any(part in equation.primitive.name for part in OUTSIDE):
+            calls.add(equation.primitive.name)
+        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(parameter, "eqns"):
+                inner = contents(parameter)
+                arrays, calls = arrays + inner[0], calls | inner[1]
+    return arrays, calls
+
+
+def lower(function: Any, *arguments: Any) -> tuple[Any, str]:
+    """Lower a jitted function, and return it with a text that decides the bits of its results.
+
+    What JAX prints of a program may leave out arrays that it holds (``jax_use_simplified_jaxpr_constants``), so the
+    text has a hash of every array that the traced function holds, at whatever depth.
+
+    Privacy: public.
+    """
+    traced = function.trace(*arguments)
+    lowered = traced.lower()
+    printed = lowered.as_text()
+    if found := WAYS_OUT.findall(printed):
+        raise ValueError(
+            f"The compiled step calls out of itself ({', '.join(sorted(set(found)))}). A record could leave that way; "
+            "remove the print or callback."
+        )
+    digest = hashlib.sha256(printed.encode())
+    for array in contents(traced.jaxpr)[0]:
+        typed = isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+        held = np.asarray(jax.random.key_data(array) if typed else array)
+        digest.update(repr((held.shape, held.dtype.str)).encode() + np.ascontiguousarray(held).tobytes())
+    return lowered, digest.hexdigest()
 
 
 def makers(jaxpr: Any) -> dict[Any, Any]:
@@ -85,26 +134,30 @@ def evaluate(
 
     for equation in reversed(equations):
         inputs = [read(atom) for atom in equation.invars]
-        inner, other = _inner(equation), instead.get(equation.outvars[0])
+        held, other = inner(equation), instead.get(equation.outvars[0])
         name, parameters = equation.primitive.name, equation.params
         if other is not None:
             results = [other(*inputs)]
         elif name in rules:
             results = [rules[name](*inputs, **parameters)]
-        elif inner is None:
+        elif held is None:
             bound = equation.primitive.get_bind_params(_with_rules(name, parameters, rules))
             functions, parameters = bound if isinstance(bound, tuple) else ((), bound)  # before jax 0.10, and since
             with equation.ctx.manager:
                 results = equation.primitive.bind(*functions, *inputs, **parameters)
             results = results if equation.primitive.multiple_results else [results]
         else:
-            body = getattr(inner, "jaxpr", inner)
-            results = evaluate(body, getattr(inner, "consts", ()), inputs, body.outvars, rules=rules)
+            body = getattr(held, "jaxpr", held)
+            results = evaluate(body, getattr(held, "consts", ()), inputs, body.outvars, rules=rules)
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in wanted]
 
 
-def _inner(equation: Any) -> Any:
+def inner(equation: Any) -> Any:
+    """Return the function that an equation stands for, if it is a call.
+
+    Privacy: public.
+    """
     if equation.primitive.name not in CALLS:
         return None
     held = [value for value in equation.params.values() if hasattr(value, "eqns")]

@@ -77,7 +77,7 @@ def together(method: Method) -> Method:
         return jax.tree.map(lambda leaf: _total(leaf, unit.present), each, is_leaf=is_rows)
 
     def need(one: Need) -> Need:
-        return Need(one.text, lambda unit: jnp.all(jax.vmap(one.holds)(unit.records) | ~unit.present))
+        return one._replace(holds=lambda unit: jnp.all(jax.vmap(one.holds)(unit.records) | ~unit.present))
 
     return method._replace(contribute=contribute, needs=tuple(map(need, method.needs)))
 
