@@ -231,9 +231,30 @@ MUTANTS = [
     Mutant(
         "the ledger's line is not synced to the disk",
         "ledger.py",
-        "            os.fsync(file)\n            if self._synced < 0:\n",
+        "            system.flush_to_disk(file)\n            if self._synced < 0:\n",
         "            if self._synced < 0:\n",
         (f"{LEDGER}::test_the_line_is_on_the_disk_before_charge_returns",),
+    ),
+    Mutant(
+        "a line goes to a file that was replaced while its lock was waited for",
+        "ledger.py",
+        "                    if self._is_in_place(file):\n",
+        "                    if True:\n",
+        (f"{LEDGER}::test_a_file_replaced_while_its_lock_is_waited_for_loses_no_look",),
+    ),
+    Mutant(
+        "a line that was synced to a replaced file counts as written",
+        "ledger.py",
+        "            self._sync(file, self._end + len(data))\n            self._still_in_place(file)\n",
+        "            self._sync(file, self._end + len(data))\n",
+        (f"{LEDGER}::test_a_file_replaced_while_a_line_is_synced_means_no_look",),
+    ),
+    Mutant(
+        "a replay is free by a line that was synced to a replaced file",
+        "ledger.py",
+        "                self._sync(file)\n                self._still_in_place(file)\n                return False\n",
+        "                self._sync(file)\n                return False\n",
+        (f"{LEDGER}::test_a_file_replaced_while_a_line_is_synced_means_no_look",),
     ),
     Mutant(
         "a replay is free whatever the records are",

@@ -30,6 +30,8 @@ from tacit.mechanism import RESERVE, Budget, Mechanism
 FORMAT = "tacit-ledger-1"
 GENESIS = "0" * 64
 KINDS = ("fit", "ask", "select")
+REOPENED = 100
+"""How often a file that is replaced while its lock is waited for is opened anew."""
 
 # Every line begins with these bytes (keys are sorted). A tail that does not is no torn line of ours: a file
 # that is not a ledger must never be cut.
@@ -349,6 +351,7 @@ class Ledger:
         self._last = b""  # the bytes of the last of them, to notice a file that was replaced
         self._unterminated = False  # the last of them lacks its newline: killed one byte before the end
         self._synced = -1  # bytes known to be on the disk and not only in the kernel's memory
+        self._identity: tuple[int, int] | None = None  # device and inode of the file that they were in
         self._update()
         if not self._lines and (cap is not None or adjacency is not None):
             with self._locked(write=True) as file:
@@ -401,6 +404,7 @@ class Ledger:
             if not gaps:
                 # The line may have been written by a process that was killed before its fsync.
                 self._sync(file)
+                self._still_in_place(file)
                 return False
             new = [replace(look, first=first, stop=stop) for first, stop in gaps]
             self._within_cap(new, f"a look at {sum(part.steps for part in new)} steps of run {look.run!r}")
@@ -631,28 +635,61 @@ class Ledger:
             if write:
                 # A file that vanished under a ledger in use must not come back empty.
                 flags = os.O_RDWR if self._lines else os.O_RDWR | os.O_CREAT
-            try:
-                file = os.open(self._path, flags | system.BINARY, 0o644)
-            except FileNotFoundError:
-                if self._lines:
-                    raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
-                if write:
+            with contextlib.ExitStack() as held:
+                for _ in range(REOPENED):
+                    file = self._open(flags)
+                    if file is None:
+                        break
+                    held.callback(os.close, file)  # which gives the lock back
+                    held.enter_context(system.locked(file, shared=not write))
+                    if self._is_in_place(file):
+                        break
+                    # While this process waited for the lock, the path was given to another file. A line written to
+                    # the old one would be a line that nobody ever reads.
+                    held.close()
+                else:
                     raise LedgerError(
-                        f"The folder of the ledger {self._path} does not exist, so no look can be written "
-                        "down. Create it first."
-                    ) from None
-                yield None
-                return
-            except OSError as error:
+                        f"{self._path} is replaced again and again by another file, so a look written to it could be "
+                        "lost. Stop whatever replaces it (a synchronising program, an editor), and repeat the call."
+                    )
+                if file is not None and (identity := _identity(os.fstat(file))) != self._identity:
+                    self._identity, self._synced = identity, -1  # nothing is known of what this file has on the disk
+                yield file
+
+    def _open(self, flags: int) -> int | None:
+        assert self._path is not None
+        try:
+            return os.open(self._path, flags | system.BINARY, 0o644)
+        except FileNotFoundError:
+            if self._lines:
+                raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
+            if flags & os.O_CREAT:
                 raise LedgerError(
-                    f"The ledger {self._path} cannot be opened ({error}), so no look can be written down. "
-                    "Give the path of a file that may be written."
-                ) from error
-            try:
-                with system.locked(file, shared=not write):
-                    yield file
-            finally:
-                os.close(file)  # which gives the lock back
+                    f"The folder of the ledger {self._path} does not exist, so no look can be written "
+                    "down. Create it first."
+                ) from None
+            return None
+        except OSError as error:
+            raise LedgerError(
+                f"The ledger {self._path} cannot be opened ({error}), so no look can be written down. "
+                "Give the path of a file that may be written."
+            ) from error
+
+    def _is_in_place(self, file: int) -> bool:
+        """Say whether the open file is still the one that the ledger's path leads to."""
+        assert self._path is not None
+        try:
+            return _identity(os.stat(self._path)) == _identity(os.fstat(file))
+        except FileNotFoundError:
+            return False
+
+    def _still_in_place(self, file: int | None) -> None:
+        """Raise where the lines just brought to the disk are not in the file that the path leads to."""
+        if file is not None and not self._is_in_place(file):
+            raise LedgerError(
+                f"{self._path} was replaced by another file while a look was written to it, so the line is lost to "
+                "whoever opens the ledger. No record is read; stop whatever replaces the file, and repeat the call."
+            )
 
     def _update(self) -> None:
         if self._path is not None:
@@ -757,6 +794,7 @@ class Ledger:
             while done < len(data):
                 done += system.write_at(file, data[done:], self._end + done)
             self._sync(file, self._end + len(data))
+            self._still_in_place(file)
         except BaseException as error:
             # No look will follow, so no line may stay; if this fails too the line stays and was paid for
             # nothing.
@@ -846,6 +884,10 @@ _RESTORE = "Looks may be missing, so nothing can be charged; restore the file fr
 def _remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _pread(file: int, offset: int, size: int) -> bytes:
