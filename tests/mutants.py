@@ -288,6 +288,27 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "a fit's steps are not those that the method has planned for",
+        "fit.py",
+        "    if built.plan is not None and steps != built.steps:\n",
+        "    if False:\n",
+        (f"{FIT}::test_a_method_that_plans_its_steps_is_planned_for_those_it_is_given",),
+    ),
+    Mutant(
+        "contributions that must be whole are shortened by the user's clip",
+        "fit.py",
+        "    if built.whole:\n",
+        "    if False:\n",
+        (f"{FIT}::test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent",),
+    ),
+    Mutant(
+        "a chain that ends before its burn-in is drawn from",
+        "fit.py",
+        "    if steps < built.least:\n",
+        "    if False:\n",
+        (f"{FIT}::test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent",),
+    ),
+    Mutant(
         "two processes in one folder",
         "ledger.py",
         "            held.enter_context(system.locked_folder(folder))\n",
