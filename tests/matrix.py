@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 EXTRAS = "all"
 TOOLS = ["pytest", "pytest-xdist", "beartype", "hypothesis", "mpmath"]
-SHOWN = ("jax", "numpyro", "numpy", "scipy", "optax", "equinox", "pandas", "pyarrow", "formulae", "arviz", "scikit-learn")
+SHOWN = ("jax", "numpyro", "numpy", "scipy", "optax", "equinox", "pandas", "pyarrow", "formulae", "arviz")
 
 
 def interpreters() -> dict[str, str]:

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 import tacit
 from tacit.auto import auto, by_natural
+from tacit.fit import built_for, planned
 from tacit.methods import natural
 from tacit.wall.data import encode
 
@@ -87,6 +88,17 @@ def test_other_models_are_for_vi(text: str, family: str, settings: dict[str, Any
     chosen = auto(formula(text, family, **settings), size=100_000, budget=BUDGET)
     assert chosen.why.startswith("vi, since")
     assert why in chosen.why
+
+
+def test_natural_is_planned_for_the_steps_of_the_fit() -> None:
+    model = formula("ill ~ age", "bernoulli")
+    records = {name: np.stack([column.placeholder()] * 50) for name, column in SCHEMA.columns.items()}
+    data = tacit.PrivateData(records, size=100_000)
+    built = built_for(model, data.placeholder, data.size, BUDGET)
+    other, mechanism = planned(built, data, BUDGET, steps=7)
+    assert (built.steps, other.steps, mechanism.steps) == (40, 7, 7)
+    assert other.note == built.note
+    assert other.model is model
 
 
 def test_units_of_several_records_are_for_vi() -> None:

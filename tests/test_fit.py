@@ -85,6 +85,74 @@ def test_a_fresh_run_has_fresh_noise_and_a_simulation_says_so():
     assert first.certificate.simulation
 
 
+def regression(count=2000):
+    generator = np.random.default_rng(1)
+    x = np.column_stack([np.ones(count), generator.normal(size=count)]).astype(np.float32)
+    return {"x": x, "y": (generator.random(count) < 1 / (1 + np.exp(-(0.5 + 1.5 * x[:, 1])))).astype(np.int32)}
+
+
+def test_a_method_that_plans_its_steps_is_planned_for_those_it_is_given():
+    """The phases of ``natural`` are parts of its steps: with those of 40 in a run of 5 nothing would be averaged."""
+    settings = {"key": jax.random.key(0), "simulate": 1, "progress": False}
+    data = tacit.PrivateData(regression(), size=2000)
+    budget = tacit.Budget(8.0, 1e-6)
+    planned = tacit.fit(tacit.natural(size=2000, steps=5), data, budget, **settings)
+    replanned = tacit.fit(tacit.natural(size=2000), data, budget, steps=5, **settings)
+    assert replanned.certificate.mechanism == planned.certificate.mechanism
+    assert same(planned, replanned)
+    # Within five of its own deviations, which count the noise; the seed is fixed.
+    draws = replanned.draws["w"]
+    assert np.all(np.abs(draws.mean(0) - [0.5, 1.5]) < 5 * draws.std(0))
+    # Through a selection a candidate has the steps that the score leaves.
+    seen = []
+    candidates, settings = {"natural": watched(tacit.natural(size=2000), seen)}, {**settings, "rate": 1.0}
+    settings.pop("progress")
+    tacit.select(candidates, data, budget, steps=20, repeats=0.5, **settings)
+    assert seen == [18]
+
+
+def watched(method, seen):
+    """Write down the steps for which a method is planned anew."""
+
+    def build(placeholder):
+        built = method(placeholder)
+
+        def plan(steps):
+            seen.append(steps)
+            return built.plan(steps)
+
+        return built._replace(plan=plan)
+
+    return build
+
+
+def test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent():
+    book = Ledger()
+    data = tacit.PrivateData(regression(), size=2000, ledger=book)
+    key, natural = jax.random.key(0), tacit.natural(size=2000)
+    for settings, words in (
+        ({"steps": 4}, "at least 5"),
+        ({"clip": 0.5}, "Leave clip out"),
+        ({"clip": "adaptive"}, "Leave clip out"),
+        ({"weights": (1.0, 2.0, 1.0)}, "Leave weights out"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            tacit.fit(natural, data, BUDGET, key=key, progress=False, **settings)
+        if "steps" not in settings:
+            with pytest.raises(ValueError, match=words):
+                tacit.select({"one": {"method": natural, **settings}}, data, BUDGET, steps=20, key=key)
+    chain = counting_method()._replace(least=101)
+    for act in (
+        lambda: tacit.fit(chain, data, BUDGET, steps=100, progress=False),
+        lambda: tacit.fit_public(chain, regression(), steps=100, key=key),
+        lambda: tacit.select({"chain": chain}, data, BUDGET, steps=100, key=key),
+    ):
+        with pytest.raises(ValueError, match="nothing to draw from before step 101"):
+            act()
+    assert book.looks == ()
+    assert tacit.fit(natural, data, BUDGET, clip=1.5, simulate=1, key=key, progress=False).draws["w"].shape == (1000, 2)
+
+
 def test_totals_are_unbiased_for_the_number_of_records():
     posterior = tacit.fit(counting_method(), tacit.PrivateData(records()), BUDGET, simulate=1, **SETTINGS)
     totals = posterior.draws["totals"][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -612,6 +614,91 @@ def test_a_write_in_small_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.Mo
     book.charge(look(0, 50))
     book.verify()
     assert steps_on(Ledger(tmp_path / "ledger.jsonl")) == [(0, 50)]
+
+
+# A path that is given to another file
+
+
+def swap(path: Path) -> None:
+    """Put a copy in the file's place, as a synchronising program or an editor does."""
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    os.replace(copy, path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not replace a file that is open")
+def test_a_file_replaced_while_its_lock_is_waited_for_loses_no_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book = Ledger(path)
+    book.charge(look(0, 50))
+    real, swaps = system.locked, [swap]
+
+    @contextlib.contextmanager
+    def late(file: int, **how: Any) -> Iterator[None]:
+        if swaps and not how.get("shared"):
+            swaps.pop()(path)
+        with real(file, **how):
+            yield
+
+    monkeypatch.setattr(system, "locked", late)
+    assert book.charge(look(50, 60)) is True
+    assert not swaps
+    assert steps_on(Ledger(path)) == [(0, 50), (50, 60)]
+    # Another content in its place is found, and an empty path under a ledger in use is not filled again.
+    swaps.append(lambda path: os.replace(tmp_path / "other", path))
+    Ledger(tmp_path / "other").charge(look(0, 30))
+    with pytest.raises(LedgerError, match="shortened or replaced"):
+        book.charge(look(60, 70))
+    path.unlink()
+    Ledger(path).charge(look(0, 50))
+    book = Ledger(path)
+    swaps.append(Path.unlink)
+    with pytest.raises(LedgerError, match="is gone"):
+        book.charge(look(60, 70))
+
+
+def test_a_file_that_is_replaced_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.jsonl"
+    book = Ledger(path)
+    book.charge(look(0, 50))
+    monkeypatch.setattr(book, "_is_in_place", lambda file: False)
+    open_files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    with pytest.raises(LedgerError, match="again and again"):
+        book.charge(look(50, 60))
+    assert not open_files or len(os.listdir("/proc/self/fd")) == open_files
+    monkeypatch.undo()
+    assert steps_on(Ledger(path)) == [(0, 50)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not replace a file that is open")
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_file_replaced_while_a_line_is_synced_means_no_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay: bool
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).charge(look(0, 50))
+    book, real, before = Ledger(path), system.flush_to_disk, path.read_bytes()
+    copy = tmp_path / "copy"
+    copy.write_bytes(before)
+
+    def slow(file: int) -> None:
+        real(file)
+        if copy.exists():
+            os.replace(copy, path)
+
+    monkeypatch.setattr(system, "flush_to_disk", slow)
+    with pytest.raises(LedgerError, match="No record is read"):
+        book.charge(look(0, 50) if replay else look(50, 60))
+    assert path.read_bytes() == before
+    # The file that is there now is not known to be on the disk, so even a replay brings it there first.
+    synced: list[int] = []
+    monkeypatch.setattr(system, "flush_to_disk", lambda file: synced.append(file) or real(file))
+    assert book.charge(look(0, 50)) is False
+    assert len(synced) == 1
+    assert book.charge(look(50, 60)) is True
+    assert steps_on(Ledger(path)) == [(0, 50), (50, 60)]
 
 
 # Several at once

@@ -24,7 +24,7 @@ import numpyro.distributions as dist
 from tacit.accounting import noise_multiplier
 from tacit.formula import Formula, bare
 from tacit.mechanism import Budget
-from tacit.methods.natural import natural
+from tacit.methods.natural import STEPS, natural
 from tacit.methods.vi import vi
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, State
 
@@ -90,7 +90,7 @@ def _against(model: Any, size: int | None, budget: Budget | None) -> str:
     return ""
 
 
-def by_natural(model: Formula, size: int) -> MethodFor:
+def by_natural(model: Formula, size: int, steps: int = STEPS) -> MethodFor:
     """Give ``tacit.natural`` for a formula: it works on the scaled design, and draws what the formula names.
 
     Privacy: public.
@@ -131,6 +131,7 @@ def by_natural(model: Formula, size: int) -> MethodFor:
             groups=groups,
             group_std=float(priors.group_std / factor),
             noise_std=0.5,
+            steps=steps,
         )(inside(placeholder))
 
         @wraps(inner.contribute)
@@ -148,6 +149,7 @@ def by_natural(model: Formula, size: int) -> MethodFor:
             log_likelihood=public.log_likelihood,
             simulate=public.simulate,
             model=model,
+            plan=lambda steps: by_natural(model, size, steps)(placeholder),
         )
 
     return build

@@ -89,7 +89,8 @@ def fit(
         Probability with which a record takes part in a step. By default what the method suggests, else 0.1, and less
         for a declared size above 40000.
     steps
-        Number of private steps; by default what the method suggests, else 1000.
+        Number of private steps; by default what the method suggests, else 1000. A method whose phases are parts of its
+        steps (``natural``) is planned anew for them.
     clip
         Largest norm of a record's contribution; by default what the method suggests, for ``vi`` twice the square root
         of the number of latents, for columns and parameters of unit size. Longer contributions are shortened, which
@@ -200,16 +201,55 @@ def planned(
     Privacy: public.
     """
     _refuse_other_facts(built.model, data)
+    count = _first(steps, built.steps, STEPS)
+    built = suited(built, count, clip, weights)
     if clip == "adaptive":
         built, clip = _adaptive(built, data, weights), ADAPTIVE_CLIP
     return built, calibrate(
         budget,
         rate=_first(rate, built.rate, default_rate(data.size)),
-        steps=_first(steps, built.steps, STEPS),
+        steps=count,
         clip=suited_clip(built, data) if clip is None else clip,
         adjacency=adjacency,
         weights=_first(weights, built.weights, None),
     )
+
+
+def suited(
+    built: Method,
+    steps: int,
+    clip: float | Literal["adaptive"] | None = None,
+    weights: tuple[float, ...] | None = None,
+) -> Method:
+    """Return the method as it is for so many steps: planned anew where its phases depend on their number.
+
+    Settings under which a method would give wrong answers without a word are refused.
+
+    Privacy: public.
+    """
+    name = title_of(built)
+    if not isinstance(steps, int | np.integer) or steps < 1:
+        return built  # calibrate says what is wrong with it
+    if built.plan is not None and steps != built.steps:
+        built = built.plan(steps)._replace(note=built.note)
+    if steps < built.least:
+        raise ValueError(
+            f"steps is {steps}, and {name} has nothing to draw from before step {built.least}: its posterior would "
+            f"leave out what was paid for. Write steps={max(STEPS, 2 * built.least)}, or set up the method for fewer."
+        )
+    if built.whole:
+        given = None
+        if clip is not None and (isinstance(clip, str) or clip < (built.clip or 0)):
+            given = f"clip={clip!r}"
+        elif weights is not None and tuple(weights) != (built.weights or (1.0,) * len(weights)):
+            given = f"weights={tuple(weights)!r}"
+        if given is not None:
+            raise ValueError(
+                f"{given} was given, and {name} makes every contribution fit its own clip, {built.clip:g}, so that "
+                "none is shortened: its intervals would be wrong, and nothing would say so. "
+                f"Leave {given.split('=')[0]} out."
+            )
+    return built
 
 
 class Answer(NamedTuple):
@@ -303,6 +343,7 @@ def fit_public(
         raise ValueError(f"The rate is {rate}; it is the share of the records in a step. Write a number up to 1.")
     records = jax.tree.map(jnp.asarray, records)
     built = built_for(method, jax.tree.map(lambda leaf: leaf[0], records))
+    built = suited(built, steps)
     state = public_program(built, len(jax.tree.leaves(records)[0]), steps, rate)(key, records)
     return posterior_of(built, state, jax.random.fold_in(key, steps), None)
 

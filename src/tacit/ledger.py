@@ -34,6 +34,8 @@ GENESIS = "0" * 64
 KINDS = ("fit", "ask", "select")
 PARTIAL = ".partial"
 """The end of the names of files that are being written."""
+REOPENED = 100
+"""How often a file that is replaced while its lock is waited for is opened anew."""
 
 # Every line begins with these bytes (keys are sorted). A tail that does not is no torn line of ours: a file
 # that is not a ledger must never be cut.
@@ -185,7 +187,7 @@ class Line:
 
     @property
     def look(self) -> Look | None:
-        """The look on this line; None for the header."""
+        """The look on this line; None for the header and for notes."""
         return Look.from_dict(self.body["look"]) if "look" in self.body else None
 
     @property
@@ -353,6 +355,7 @@ class Ledger:
         self._last = b""  # the bytes of the last of them, to notice a file that was replaced
         self._unterminated = False  # the last of them lacks its newline: killed one byte before the end
         self._synced = -1  # bytes known to be on the disk and not only in the kernel's memory
+        self._identity: tuple[int, int] | None = None  # device and inode of the file that they were in
         self._update()
         if not self._lines and (cap is not None or adjacency is not None):
             with self._locked(write=True) as file:
@@ -405,12 +408,23 @@ class Ledger:
             if not gaps:
                 # The line may have been written by a process that was killed before its fsync.
                 self._sync(file)
+                self._still_in_place(file)
                 return False
             new = [replace(look, first=first, stop=stop) for first, stop in gaps]
             self._within_cap(new, f"a look at {sum(part.steps for part in new)} steps of run {look.run!r}")
             header = [] if self._lines else [self._header()]
             self._append(file, header + [{"look": part.to_dict()} for part in new])
             return True
+
+    def note(self, kind: str, text: str) -> None:
+        """Write down what no recipe prices, such as a refusal after a check of the records.
+
+        Privacy: public: the kind and the text say nothing about a record.
+        """
+        with self._locked(write=True) as file:
+            self._read(file)
+            header = [] if self._lines else [self._header()]
+            self._append(file, [*header, {"note": {"kind": kind, "text": text}}])
 
     def afford(self, mechanism: Mechanism, unit: str, run: str | None = None) -> None:
         """Check that a whole run fits under the cap, before it begins; nothing is written.
@@ -635,28 +649,61 @@ class Ledger:
             if write:
                 # A file that vanished under a ledger in use must not come back empty.
                 flags = os.O_RDWR if self._lines else os.O_RDWR | os.O_CREAT
-            try:
-                file = os.open(self._path, flags | system.BINARY, 0o644)
-            except FileNotFoundError:
-                if self._lines:
-                    raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
-                if write:
+            with contextlib.ExitStack() as held:
+                for _ in range(REOPENED):
+                    file = self._open(flags)
+                    if file is None:
+                        break
+                    held.callback(os.close, file)  # which gives the lock back
+                    held.enter_context(system.locked(file, shared=not write))
+                    if self._is_in_place(file):
+                        break
+                    # While this process waited for the lock, the path was given to another file. A line written to
+                    # the old one would be a line that nobody ever reads.
+                    held.close()
+                else:
                     raise LedgerError(
-                        f"The folder of the ledger {self._path} does not exist, so no look can be written "
-                        "down. Create it first."
-                    ) from None
-                yield None
-                return
-            except OSError as error:
+                        f"{self._path} is replaced again and again by another file, so a look written to it could be "
+                        "lost. Stop whatever replaces it (a synchronising program, an editor), and repeat the call."
+                    )
+                if file is not None and (identity := _identity(os.fstat(file))) != self._identity:
+                    self._identity, self._synced = identity, -1  # nothing is known of what this file has on the disk
+                yield file
+
+    def _open(self, flags: int) -> int | None:
+        assert self._path is not None
+        try:
+            return os.open(self._path, flags | system.BINARY, 0o644)
+        except FileNotFoundError:
+            if self._lines:
+                raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
+            if flags & os.O_CREAT:
                 raise LedgerError(
-                    f"The ledger {self._path} cannot be opened ({error}), so no look can be written down. "
-                    "Give the path of a file that may be written."
-                ) from error
-            try:
-                with system.locked(file, shared=not write):
-                    yield file
-            finally:
-                os.close(file)  # which gives the lock back
+                    f"The folder of the ledger {self._path} does not exist, so no look can be written "
+                    "down. Create it first."
+                ) from None
+            return None
+        except OSError as error:
+            raise LedgerError(
+                f"The ledger {self._path} cannot be opened ({error}), so no look can be written down. "
+                "Give the path of a file that may be written."
+            ) from error
+
+    def _is_in_place(self, file: int) -> bool:
+        """Say whether the open file is still the one that the ledger's path leads to."""
+        assert self._path is not None
+        try:
+            return _identity(os.stat(self._path)) == _identity(os.fstat(file))
+        except FileNotFoundError:
+            return False
+
+    def _still_in_place(self, file: int | None) -> None:
+        """Raise where the lines just brought to the disk are not in the file that the path leads to."""
+        if file is not None and not self._is_in_place(file):
+            raise LedgerError(
+                f"{self._path} was replaced by another file while a look was written to it, so the line is lost to "
+                "whoever opens the ledger. No record is read; stop whatever replaces the file, and repeat the call."
+            )
 
     def _update(self) -> None:
         if self._path is not None:
@@ -726,7 +773,8 @@ class Ledger:
                 adjacency = header.get("adjacency", adjacency)
                 continue
             look = line.look
-            assert look is not None  # _check has seen to it
+            if look is None:  # a note
+                continue
             adjacency, unit = adjacency or look.mechanism.adjacency, unit or look.unit
             if (look.mechanism.adjacency, look.unit) != (adjacency, unit):
                 raise LedgerError(
@@ -761,6 +809,7 @@ class Ledger:
             while done < len(data):
                 done += system.write_at(file, data[done:], self._end + done)
             self._sync(file, self._end + len(data))
+            self._still_in_place(file)
         except BaseException as error:
             # No look will follow, so no line may stay; if this fails too the line stays and was paid for
             # nothing.
@@ -863,6 +912,10 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 def _pread(file: int, offset: int, size: int) -> bytes:
     parts = []
     while size > 0:
@@ -899,8 +952,8 @@ def _parse(raw: bytes, seq: int, prev: str, where: str) -> Line:
 def _check(line: Line, seq: int, prev: str, where: str) -> None:
     """Raise unless the line is whole, in its place, and says what a line may say."""
     problem = None
-    if not isinstance(line.body, dict) or list(line.body) != ["header" if seq == 0 else "look"]:
-        problem = "should be the header" if seq == 0 else "should be a look"
+    if not isinstance(line.body, dict) or list(line.body) not in ([["header"]] if seq == 0 else [["look"], ["note"]]):
+        problem = "should be the header" if seq == 0 else "should be a look or a note"
     elif not isinstance(line.time, str):
         problem = f"has the time {line.time!r}"
     elif line.seq != seq or isinstance(line.seq, bool):
@@ -916,8 +969,10 @@ def _check(line: Line, seq: int, prev: str, where: str) -> None:
                     problem = f"has the format {line.body['header']['format']!r}, and this version reads {FORMAT!r}"
                 elif "cap" in line.body["header"]:
                     Budget.from_dict(line.body["header"]["cap"])
-            else:
+            elif "look" in line.body:
                 Look.from_dict(line.body["look"])
+            elif {key: type(value) for key, value in line.body["note"].items()} != {"kind": str, "text": str}:
+                problem = "has a note without a kind and a text"
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             problem = f"does not make sense ({error})"
     if problem is not None:

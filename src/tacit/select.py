@@ -18,6 +18,7 @@ from tacit.fit import (
     check_types,
     default_rate,
     posterior_of,
+    suited,
     suited_clip,
     title_of,
 )
@@ -167,14 +168,14 @@ def _candidate(
             f"The candidate {name!r} has {sorted(settings)}. It needs a method, and may have a clip and weights; all "
             "else is the same for all candidates, so that every run has the same recipe and cost."
         )
-    built = built_for(settings["method"], data.placeholder)
+    clip, weights = settings.get("clip"), settings.get("weights")
+    built = suited(built_for(settings["method"], data.placeholder), fitting, clip, weights)
     term = log_likelihood or built.log_likelihood
     if term is None:
         raise ValueError(
             f"The candidate {name!r} ({title_of(built)}) does not know the log-likelihood of a record, by which "
             "candidates are compared. Give log_likelihood=, a function of a draw and a record."
         )
-    clip = settings.get("clip")
     if isinstance(clip, str):
         raise ValueError(f"The candidate {name!r} has clip={clip!r}. A selection takes clips that are numbers.")
     return scored(
@@ -183,7 +184,7 @@ def _candidate(
         fitting=fitting,
         asking=asking,
         clip=suited_clip(built, data) if clip is None else float(clip),
-        weights=settings.get("weights") or built.weights,
+        weights=weights or built.weights,
         bound=bound,
     )
 

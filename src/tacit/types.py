@@ -146,6 +146,14 @@ class Method(NamedTuple):
     synthesize
         ``synthesize(draw, number, key) -> table``. Public: a dictionary of columns with so many made-up records, from
         one draw. Optional.
+    plan
+        ``plan(steps) -> method``. The same method for another number of steps than ``steps``, where what it does in a
+        step depends on how many there will be. ``tacit.fit`` and its kin plan anew for the steps that they are given.
+    least
+        The fewest steps after which there is something to draw from; fewer are refused.
+    whole
+        Whether contributions are made to fit ``clip`` and ``weights``, and must not be shortened: a smaller clip, one
+        that adapts, and other weights are refused.
     """
 
     init: Callable[[Key], State]
@@ -165,6 +173,9 @@ class Method(NamedTuple):
     model: Any = None
     note: str = ""
     synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
+    plan: Callable[[int], Method] | None = None
+    least: int = 1
+    whole: bool = False
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
         """Give one record's contribution; its own key is handed on where the method takes one.
@@ -182,6 +193,7 @@ class Method(NamedTuple):
         return self._replace(
             draw=lambda state, key: draw(state.inner, key),
             points=None if points is None else lambda state: points(state.inner),
+            plan=None,  # it would be a plan of the inner method alone
             **changes,
         )
 

@@ -183,6 +183,15 @@ def natural(
         To be handed to ``tacit.fit``. Draws have ``w``; for a group ``clinic`` its effects, and their standard
         deviation ``clinic_std``; ``noise`` for normal outcomes. Predictions have ``mean`` and ``y``.
     """
+    options: dict[str, Any] = {
+        "size": size,
+        "bound": bound,
+        "prior_std": prior_std,
+        "groups": groups,
+        "group_std": group_std,
+        "noise_std": noise_std,
+        "features": features,
+    }
     if likelihood not in FAMILIES:
         raise ValueError(f"likelihood is {likelihood!r}. Write {' or '.join(map(repr, FAMILIES))}.")
     check_size(size)
@@ -198,6 +207,10 @@ def natural(
     scores = 1 - CURVATURE - TRACE - NOISE * extra
 
     def build(placeholder: Record) -> Method:
+        def plan(steps: int) -> Method:
+            return natural(likelihood, **options, steps=steps)(given)
+
+        given = placeholder
         rank = np.ndim(placeholder["x"]) if isinstance(placeholder, dict) and "x" in placeholder else 0
 
         def columns_of(x: Any) -> Array:
@@ -442,6 +455,8 @@ def natural(
             needs=needs,
             log_likelihood=log_likelihood,
             simulate=simulate,
+            plan=plan,
+            whole=True,
         )
 
     return build

@@ -179,7 +179,8 @@ def sgld(
 
     def build(placeholder: Record) -> Method:
         shown = points if watch is not None else None
-        return Method(init, contribute, update, draw, predict, shown, clip=1.0, needs=net.needs(placeholder))
+        needs = net.needs(placeholder)
+        return Method(init, contribute, update, draw, predict, shown, clip=1.0, needs=needs, least=burn_in + 1)
 
     return build
 

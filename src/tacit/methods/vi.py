@@ -205,6 +205,7 @@ def vi(
             log_likelihood=None if reading.local else reading.log_likelihood,
             simulate=reading.simulate if reading.generative else None,
             model=model,
+            least=CURVATURE_EVERY if laplace else 1,
         )
 
     return build

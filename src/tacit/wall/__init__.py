@@ -48,7 +48,7 @@ DRAWN_AT_ONCE = 1 << 19
 HANDED_OVER = 128
 """Steps for which noise and subsets are handed over at once, at most."""
 SEGMENTS = 50
-"""A run stops this many times: for the ledger, the checkpoint, the progress bar, and to tie noise to the program anew."""
+"""A run stops this many times: for the ledger, the checkpoint, the progress bar, and to tie noise to the program."""
 QUICK = 1 << 28
 """A run whose contributions have fewer numbers in all takes less time than compiling it: it is compiled quickly."""
 QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
@@ -615,8 +615,10 @@ class _Step:
         return [lattice.Sum(total.high, low) for total, low in zip(totals, lows, strict=True)]
 
     def _contributions(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Array]:
-        """Return the leaves of every record's contribution; then the places of the lines of sparse leaves; and last, where
-        the method needs anything of a record, whether this one is so."""
+        """Return the leaves of every record's contribution, the places of the lines of sparse leaves, and whether it fits.
+
+        The last only where the method needs anything of a record.
+        """
 
         def one(mine: tuple[Record, Key | None]) -> list[Array]:
             leaves = jax.tree.leaves(self.contribution(state, mine[0], key, mine[1]), is_leaf=is_rows)

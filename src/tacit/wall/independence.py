@@ -8,7 +8,8 @@ Every value of a traced program is one of three kinds:
 
 A primitive has a rule here if it is known how it acts on that axis; what has none, and takes part of a record, gives
 MIXED. So the rules are an allow-list: collectives, custom calls, generators whose bits depend on the batch, and
-whatever JAX adds one day are not proved. The wall runs what is not proved one record at a time (docs/proofs/clipping.md).
+whatever JAX adds one day are not proved. The wall runs what is not proved one record at a time
+(docs/proofs/clipping.md).
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ ELEMENTWISE = frozenset({
     "bessel_i1e", "bitcast_convert_type", "cbrt", "ceil", "clamp", "clz", "complex", "conj",
     "convert_element_type", "copy", "copy_p", "cos", "cosh", "device_put", "digamma", "div", "eq", "eq_to",
     "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma", "igamma_grad_a",
-    "igammac", "imag", "integer_pow", "is_finite", "le", "le_to", "lgamma", "log", "log1p", "log2", "logistic", "lt",
-    "lt_to", "max", "min", "mul", "mulhi", "name", "ne", "neg", "nextafter", "not", "one_minus_square", "or", "polygamma", "population_count",
-    "pow", "random_gamma_grad", "real", "reduce_precision", "regularized_incomplete_beta", "rem", "round",
-    "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh",
-    "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "threefry2x32", "xor", "zeta",
+    "igammac", "imag", "integer_pow", "is_finite", "le", "le_to", "lgamma", "log", "log1p", "log2",
+    "logistic", "lt", "lt_to", "max", "min", "mul", "mulhi", "name", "ne", "neg", "nextafter", "not",
+    "one_minus_square", "or", "polygamma", "population_count", "pow", "random_gamma_grad", "real",
+    "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient",
+    "sub", "tan", "tanh", "threefry2x32", "xor", "zeta",
 })
 REDUCTIONS = frozenset({
     "argmax", "argmin", "reduce", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod",
@@ -60,12 +62,12 @@ WINDOWS = frozenset({
     "select_and_scatter_add",
 })
 LINEAR_ALGEBRA = frozenset({
-    "cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "lu_pivots_to_permutation", "qr", "schur", "svd",
-    "triangular_solve", "tridiagonal", "tridiagonal_solve",
+    "cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "lu_pivots_to_permutation",
+    "qr", "schur", "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve",
 })
 SCATTERS = frozenset({
-    "scatter", "scatter-add", "scatter_add", "scatter-sub", "scatter_sub", "scatter-mul", "scatter_mul", "scatter-min", "scatter_min",
-    "scatter-max", "scatter_max",
+    "scatter", "scatter-add", "scatter_add", "scatter-sub", "scatter_sub", "scatter-mul", "scatter_mul",
+    "scatter-min", "scatter_min", "scatter-max", "scatter_max",
 })
 # fmt: on
 TRUSTED_KEYS = ("fry", "chacha20")
