@@ -615,7 +615,7 @@ class _Step:
         return [lattice.Sum(total.high, low) for total, low in zip(totals, lows, strict=True)]
 
     def _contributions(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Array]:
-        """Return the leaves of every record's contribution, the places of the lines of sparse leaves, and whether it fits.
+        """Return the leaves of every record's contribution, places of the lines of sparse leaves, and whether it fits.
 
         The last only where the method needs anything of a record.
         """
@@ -925,9 +925,9 @@ def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) 
 
     The second says one bit about the records, whatever the caller does, and the ledger holds that it was said.
     """
-    for need in method.needs:
-        facts = need.facts if data.schema is not None else None
-        if facts is not None and any(data.schema.columns.get(name) != column for name, column in facts.items()):
+    declared = None if data.schema is None else data.schema.columns
+    for need in method.needs if declared is not None else ():
+        if any(declared.get(name) != column for name, column in (need.facts or {}).items()):
             raise ValueError(f"The schema of the records is another one. {need.text}")
     fixed = [need for need in method.needs if need.fixed and _is_ours(need.holds)]
     in_blocks = isinstance(data._records, disk.Stored | shards.Shards)
