@@ -925,8 +925,8 @@ def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) 
 
     The second says one bit about the records, whatever the caller does, and the ledger holds that it was said.
     """
-    declared = None if data.schema is None else data.schema.columns
-    for need in method.needs if declared is not None else ():
+    declared = {} if data.schema is None else data.schema.columns
+    for need in method.needs if declared else ():
         if any(declared.get(name) != column for name, column in (need.facts or {}).items()):
             raise ValueError(f"The schema of the records is another one. {need.text}")
     fixed = [need for need in method.needs if need.fixed and _is_ours(need.holds)]
