@@ -62,7 +62,8 @@ GIVEN_AT_ONCE = 3 << 23
 class Door:
     """A method, a recipe and sealed records, compiled into one program that takes private steps.
 
-    Privacy: reads records, in ``advance`` only. Everything is checked and compiled before the first look.
+    Privacy: reads records, in ``advance``; before it, for a keyed hash, and for checks of tacit's own whose refusal is
+    noted on the ledger. Everything else is checked and compiled before the first look.
 
     Parameters
     ----------
