@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         "leaves clipped one by one, accounted jointly",
         WALL,
-        "            return clip.Scaled(clip.to_integers(plain, self.mechanism.clip, self.radius), [], places)\n",
+        "            return clip.Scaled(clip.to_integers(plain, self.mechanism.clip, self.radius, fits), [], places)\n",
         "            each = [clip.to_integers(one, self.mechanism.clip, self.radius) for one in flat]\n"
         "            return clip.Scaled(jnp.concatenate(each, axis=1), [], places)\n",
         (f"{NEIGHBOURS}::test_no_neighbour_is_further_away_than_the_radius[two leaves]",),
@@ -259,8 +259,8 @@ MUTANTS = [
     Mutant(
         "a replay is free whatever the records are",
         WALL,
-        '        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")\n',
-        "",
+        '        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")\n    return',
+        "    return",
         (f"{FAULTS}::test_no_look_is_lost_or_free[records changed-in the middle]",),
     ),
     Mutant(
@@ -273,8 +273,8 @@ MUTANTS = [
     Mutant(
         "one secret makes the same noise for other records",
         WALL,
-        "        self._stream = secret if self._look.simulation else random.from_bytes(stream)\n",
-        "        self._stream = secret\n",
+        "        self._stream = self._secret if self._look.simulation else random.from_bytes(stream)\n",
+        "        self._stream = self._secret\n",
         (f"{FIT}::test_other_data_never_meet_the_same_noise_under_a_copied_secret",),
     ),
     Mutant(
@@ -496,6 +496,134 @@ MUTANTS = [
         "    names = (COMMAND, SCHEMA, MODEL) if code else (COMMAND, SCHEMA)\n",
         "    names = (COMMAND, SCHEMA)\n",
         ("tests/test_cli.py::test_a_users_own_run_needs_no_trust_until_it_is_changed[model.py]",),
+    ),
+    Mutant(
+        "arrays that a program holds are not in the tag",
+        "wall/trace.py",
+        "        digest.update(repr((held.shape, held.dtype.str)).encode() + np.ascontiguousarray(held).tobytes())\n",
+        "        pass\n",
+        ("tests/privacy/test_border.py::test_two_programs_never_share_a_tag[constants as arguments]",),
+    ),
+    Mutant(
+        "noise does not depend on what the program does",
+        "wall/__init__.py",
+        '        tag = f"{self.tag} {segment} {fingerprint.hex()}"\n',
+        '        tag = f"{self.tag} {segment}"\n',
+        ("tests/privacy/test_border.py::test_noise_does_not_cancel_even_if_the_tag_is_wrong",),
+    ),
+    Mutant(
+        "the fingerprint is that of the first state",
+        "wall/__init__.py",
+        "        if not inside:\n            now_and_then",
+        "        if not step:\n            now_and_then",
+        ("tests/privacy/test_border.py::test_noise_does_not_cancel_where_programs_part_late",),
+    ),
+    Mutant(
+        "settings of JAX are not in the tag",
+        "wall/__init__.py",
+        "system.cores(), _processor(), _configuration()]",
+        "system.cores(), _processor()]",
+        ("tests/privacy/test_border.py::test_settings_of_jax_are_in_the_tag",),
+    ),
+    Mutant(
+        "every place counts as alike",
+        "wall/__init__.py",
+        "        alike = all(self._same(here, state, key, _turned(self.chunk, turn)) for"
+        " turn in (1, self.chunk // 2 + 1))\n",
+        "        alike = True\n",
+        ("tests/privacy/test_border.py::test_a_contribution_that_depends_on_its_place_is_found",),
+    ),
+    Mutant(
+        "places are not looked at later",
+        "wall/__init__.py",
+        "        return digest.digest(), not thorough or",
+        "        return digest.digest(), True or not thorough or",
+        ("tests/privacy/test_border.py::test_a_contribution_that_depends_on_its_place_later_releases_nothing",),
+    ),
+    Mutant(
+        "files may change while steps are taken",
+        "wall/disk.py",
+        "        # Before anything leaves: what was read is what was hashed.\n        self.stored.unchanged()\n",
+        "",
+        ("tests/privacy/test_border.py::test_a_file_that_changes_while_steps_are_taken_releases_nothing",),
+    ),
+    Mutant(
+        "a primitive is trusted by its name",
+        "wall/independence.py",
+        "        if equation.primitive not in TRUSTED:  # a name alone can be anyone's\n            return _unknown\n",
+        "",
+        ("tests/wall/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
+    ),
+    Mutant(
+        "any loop counts as frozen",
+        "wall/independence.py",
+        "        facts = equation.params\n"
+        '        test, body = facts["cond_jaxpr"].jaxpr, facts["body_jaxpr"].jaxpr\n'
+        "        ahead",
+        "        return True\n"
+        "        facts = equation.params\n"
+        '        test, body = facts["cond_jaxpr"].jaxpr, facts["body_jaxpr"].jaxpr\n'
+        "        ahead",
+        ("tests/wall/test_independence.py::test_a_loop_that_is_not_frozen_is_found_beside_one_that_is",),
+    ),
+    Mutant(
+        "what has no rule counts as apart",
+        "wall/independence.py",
+        "def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:\n"
+        "    return [MIXED] * len(equation.outvars)\n",
+        "def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:\n"
+        "    return [_join_all(inputs)] * len(equation.outvars)\n",
+        ("tests/wall/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
+    ),
+    Mutant(
+        "draws that see the batch are trusted",
+        "wall/independence.py",
+        'TRUSTED_KEYS = ("fry", "chacha20")\n',
+        'TRUSTED_KEYS = ("",)\n',
+        ("tests/wall/test_independence.py::test_an_rbg_key_becomes_one_whose_draws_do_not_see_the_batch",),
+    ),
+    Mutant(
+        "a program that mixes records is compiled",
+        "wall/__init__.py",
+        "        if self.alike and not independence.apart(closed, kinds, size):\n",
+        "        if False:\n",
+        ("tests/wall/test_independence.py::test_a_rule_for_batches_gets_one_record_at_a_time",),
+    ),
+    Mutant(
+        "a method is traced again for the step",
+        "wall/__init__.py",
+        "        if (size, own is None) not in self._traced:\n",
+        "        if True:\n",
+        ("tests/wall/test_independence.py::test_what_was_checked_is_what_is_compiled",),
+    ),
+    Mutant(
+        "call-backs of a batching rule are not seen",
+        "wall/__init__.py",
+        "        if calls := trace.contents(closed)[1]:\n",
+        "        if calls := set():\n",
+        ("tests/wall/test_independence.py::test_a_call_out_of_a_rule_for_batches_is_refused",),
+    ),
+    Mutant(
+        "records that do not fit are counted",
+        "wall/clip.py",
+        "    finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite\n"
+        "    finite = finite if fits is None else finite & fits\n",
+        "    finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite\n",
+        ("tests/privacy/test_border.py::test_a_record_that_does_not_fit_contributes_nothing",),
+    ),
+    Mutant(
+        "a caller's question is answered by a refusal",
+        "wall/__init__.py",
+        "    fixed = [need for need in method.needs if need.fixed and _is_ours(need.holds)]\n",
+        "    fixed = [need for need in method.needs if need.fixed]\n",
+        ("tests/privacy/test_border.py::test_a_need_of_the_caller_s_answers_no_question[True]",),
+    ),
+    Mutant(
+        "the number of records shows in a refusal",
+        "wall/__init__.py",
+        "    lengths = {data.size} - {None, 0, 1}\n",
+        "    lengths = {data._count} - {None, 0, 1}\n",
+        ("tests/privacy/test_border.py::test_the_number_of_records_shows_in_no_refusal",),
     ),
 ]
 

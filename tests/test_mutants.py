@@ -11,6 +11,10 @@ from tests.conftest import LONG
 from tests.mutants import MUTANTS, ROOT, SOURCE, Mutant, edited
 
 
+OUTER = {"estimators.py", "cli/runs.py", "wall/tables.py"}
+"""Files whose faults may be left to ``make test``."""
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.fault)
 def test_the_edit_fits_and_the_tests_are_there(mutant: Mutant) -> None:
     assert edited(mutant) != (SOURCE / mutant.file).read_text(encoding="utf-8")
@@ -20,7 +24,7 @@ def test_the_edit_fits_and_the_tests_are_there(mutant: Mutant) -> None:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         (found,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name.split("[")[0])
         assert not any("slow" in ast.unparse(mark) for mark in found.decorator_list), "not a test of every commit"
-        assert not test.startswith(LONG), "make quick must find it too"
+        assert mutant.file in OUTER or not test.startswith(LONG), "make quick must find it too"
 
 
 @pytest.mark.parametrize("start", LONG)

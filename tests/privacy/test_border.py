@@ -1,7 +1,7 @@
 """The border of the wall: what attacks through the public interface found, as tests that they fail now.
 
-Each was a script that worked: two programs with one noise, questions that nobody paid for. (What a program may do inside a
-step is in tests/wall/test_independence.py.)
+Each was a script that worked: two programs with one noise, questions that nobody paid for. (What a program may do
+inside a step is in tests/wall/test_independence.py.)
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_a_record_that_does_not_fit_contributes_nothing() -> None:
 def test_a_need_of_tacit_s_own_is_noted_when_it_refuses() -> None:
     data = PrivateData({"x": np.zeros((20, 3), np.float32), "y": np.full(20, 2)}, size=20)
     for _ in range(2):
-        with pytest.raises(ValueError, match="Some record is not what the method needs. y must be 0 or 1"):
+        with pytest.raises(ValueError, match=r"Some record is not what the method needs\. y must be 0 or 1"):
             tacit.fit(tacit.natural(size=20, prior_std=1.0), data, tacit.Budget(1.0, 1e-5), progress=False)
     notes = [line.body["note"] for line in data.ledger.lines if "note" in line.body]
     assert [note["kind"] for note in notes] == ["checked, refused"] * 2
@@ -158,3 +158,58 @@ def test_a_ledger_with_notes_is_read_again(tmp_path: Path) -> None:
         "note": {"kind": "checked, refused", "text": "records that do not suit natural"}
     }
     assert again.spent(1e-5) == 0
+
+
+# --- places, files --------------------------------------------------------------------------------------------
+
+
+def placed(x: jax.Array, begun: Any) -> jax.Array:
+    """Add the place to a record, once ``begun``: apart from all others, and yet not a function of the record."""
+
+    @jax.custom_batching.custom_vmap
+    def itself(x: jax.Array, begun: Any) -> jax.Array:
+        return x
+
+    @itself.def_vmap
+    def batched(count: int, own: list[bool], x: jax.Array, begun: Any) -> tuple[jax.Array, bool]:
+        return x + jnp.where(begun, jnp.arange(count, dtype=jnp.float32)[:, None], 0), True
+
+    return itself(x, begun)
+
+
+def test_a_contribution_that_depends_on_its_place_is_found() -> None:
+    method = weighted(np.ones(3))
+    assert opened(method)._step.alike
+    assert not opened(method._replace(contribute=lambda state, x, key: placed(x, state[0] >= 0)))._step.alike
+
+
+def test_a_contribution_that_depends_on_its_place_later_releases_nothing() -> None:
+    method = weighted(np.ones(3))._replace(contribute=lambda state, x, key: placed(x, state[0] >= 2))
+    door = opened(method)
+    assert door._step.alike
+    start = jax.tree.map(jnp.asarray, method.init(KEY))
+    state = door.advance(start, 0, 2)
+    with pytest.raises(RuntimeError, match="depends on its place"):
+        door.advance(state, 2, 3)
+
+
+def test_a_file_that_changes_while_steps_are_taken_releases_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", RECORDS)
+    data = tacit.read_columns(tmp_path, size=70)
+    method = weighted(np.ones(3))
+    method = method._replace(contribute=lambda state, record, key: record["x"])
+    facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": True}
+    door = Door(method, data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
+    assert door._fetch is not None
+    group = door._fetch._group
+
+    def meanwhile(*given: Any) -> Any:
+        found = group(*given)
+        np.save(tmp_path / "x.npy", RECORDS + 1)
+        return found
+
+    monkeypatch.setattr(door._fetch, "_group", meanwhile)
+    with pytest.raises(RuntimeError, match="changed since they were sealed"):
+        released(door, method)
