@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tacit import accounting, system
-from tacit.mechanism import RESERVE, Budget, Mechanism
+from tacit.mechanism import RESERVE, Budget, Mechanism, unprintable
 
 FORMAT = "tacit-ledger-1"
 GENESIS = "0" * 64
@@ -97,6 +97,11 @@ class Look:
             if not isinstance(value, str) or not value.strip():
                 raise ValueError(
                     f"A look has {name} = {value!r}. The ledger tells looks apart by it; give a non-empty string."
+                )
+            if found := unprintable(value):
+                raise ValueError(
+                    f"The {name} of a look holds the character {found}, which cannot be seen. Certificates are read by "
+                    "people and show it; write it with printable characters."
                 )
         if self.kind not in KINDS:
             raise ValueError(
@@ -183,8 +188,26 @@ class Line:
 
     @property
     def look(self) -> Look | None:
-        """The look on this line; None for the header."""
+        """The look on this line; None for the header, and for a line that accepts a loss."""
         return Look.from_dict(self.body["look"]) if "look" in self.body else None
+
+    @property
+    def loss(self) -> dict[str, Any] | None:
+        """What was lost and why that was accepted, on a line that says so; None for all others."""
+        return self.body.get("loss")
+
+    @property
+    def reason(self) -> str:
+        """Why a loss was accepted, in the words of whoever did."""
+        return "" if self.loss is None else str(self.loss["reason"])
+
+    @property
+    def lost(self) -> str:
+        """What is known to be missing, in words."""
+        if self.loss is None:
+            return ""
+        had, found = self.loss["lines"], self.loss["found"]
+        return f"the ledger had {had} lines, and {found} of them were there"
 
     @property
     def intact(self) -> bool:
@@ -544,6 +567,11 @@ class Ledger:
         return tuple(self._looks)
 
     @property
+    def losses(self) -> tuple[Line, ...]:
+        """The lines that say that looks were lost, and who accepted that."""
+        return tuple(line for line in self.lines if line.loss is not None)
+
+    @property
     def head(self) -> str:
         """The hash of the last line, which stands for the whole ledger."""
         self._update()
@@ -758,6 +786,8 @@ class Ledger:
                     )
                 adjacency = header.get("adjacency", adjacency)
                 continue
+            if line.loss is not None:
+                continue
             look = line.look
             assert look is not None  # _check has seen to it
             adjacency, unit = adjacency or look.mechanism.adjacency, unit or look.unit
@@ -926,7 +956,7 @@ def _parse(raw: bytes, seq: int, prev: str, where: str) -> Line:
 def _check(line: Line, seq: int, prev: str, where: str) -> None:
     """Raise unless the line is whole, in its place, and says what a line may say."""
     problem = None
-    if not isinstance(line.body, dict) or list(line.body) != ["header" if seq == 0 else "look"]:
+    if not isinstance(line.body, dict) or list(line.body) not in ([["header"]] if seq == 0 else [["look"], ["loss"]]):
         problem = "should be the header" if seq == 0 else "should be a look"
     elif not isinstance(line.time, str):
         problem = f"has the time {line.time!r}"
@@ -943,12 +973,24 @@ def _check(line: Line, seq: int, prev: str, where: str) -> None:
                     problem = f"has the format {line.body['header']['format']!r}, and this version reads {FORMAT!r}"
                 elif "cap" in line.body["header"]:
                     Budget.from_dict(line.body["header"]["cap"])
+            elif line.loss is not None:
+                _check_loss(line.loss)
             else:
                 Look.from_dict(line.body["look"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             problem = f"does not make sense ({error})"
     if problem is not None:
         raise LedgerError(f"Line {seq + 1} of {where} {problem}. {_RESTORE}")
+
+
+def _check_loss(loss: Any) -> None:
+    """Raise unless this says what was lost, and why that was accepted."""
+    if set(loss) != {"reason", "head", "lines", "found"}:
+        raise ValueError(f"a loss has the fields {sorted(loss)}")
+    if not isinstance(loss["reason"], str) or not loss["reason"].strip() or unprintable(loss["reason"]):
+        raise ValueError("a loss has no reason that can be read")
+    if not isinstance(loss["head"], str) or any(type(loss[name]) is not int for name in ("lines", "found")):
+        raise ValueError("a loss does not say what was lost")
 
 
 def _alike(one: Look, two: Look) -> bool:
