@@ -32,6 +32,7 @@ class Mutant(NamedTuple):
 
 NEIGHBOURS, EVERY, FIT = "tests/privacy/test_neighbours.py", "tests/test_every_method.py", "tests/test_fit.py"
 LEDGER, FAULTS = "tests/test_ledger.py", "tests/test_faults.py"
+CERTIFICATE = "tests/test_certificate.py"
 WALL = "wall/__init__.py"
 
 MUTANTS = [
@@ -405,6 +406,76 @@ MUTANTS = [
         "has a value that is none of its {len(codes)} declared levels",
         "has a value in {flat!r} that is none of its {len(codes)} declared levels",
         ("tests/wall/test_data.py::test_an_unknown_level_is_refused_and_not_shown",),
+    ),
+    Mutant(
+        "a certificate holds for whatever numbers lie beside it",
+        "certificate.py",
+        "        if other:\n            raise CertificateError(\n                f\"The {' and '",
+        "        if False:\n            raise CertificateError(\n                f\"The {' and '",
+        ("tests/test_numbers.py::test_a_posterior_with_other_numbers_is_refused",),
+    ),
+    Mutant(
+        "a posterior is loaded without a look at its numbers",
+        "posterior.py",
+        "            certificate.verify(posterior=None if saved.derived else saved)\n",
+        "            certificate.verify()\n",
+        ("tests/test_numbers.py::test_a_posterior_with_other_numbers_is_refused",),
+    ),
+    Mutant(
+        "numbers are hashed without their names",
+        "numbers.py",
+        "        head = canonical([name, kind, list(array.shape)])\n",
+        "        head = canonical([kind, list(array.shape)])\n",
+        ("tests/test_numbers.py::test_the_hash_is_of_names_types_shapes_and_bits",),
+    ),
+    Mutant(
+        "a certificate that names no numbers passes as one that does",
+        "posterior.py",
+        'saved.derived else "" if certificate.numbers else UNTIED',
+        'saved.derived else ""',
+        ("tests/test_numbers.py::test_certificates_of_the_format_before_hold_and_say_that_they_name_no_numbers",),
+    ),
+    Mutant(
+        "samplers that are said to be exact",
+        "certificate.py",
+        "        if not 0 < self.slack < self.delta or",
+        "        if not 0 <= self.slack < self.delta or",
+        (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
+    ),
+    Mutant(
+        "more spent than the budget, and nobody asks why",
+        "certificate.py",
+        "        if self.epsilon > self.budget.epsilon * (1 + _TOLERANCE) and not repeated:\n",
+        "        if False:\n",
+        (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
+    ),
+    Mutant(
+        "a text on a certificate that runs backwards",
+        "mechanism.py",
+        "for sign in text if not sign.isprintable()",
+        "for sign in text if ord(sign) < 32",
+        (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
+    ),
+    Mutant(
+        "lines of the ledger that no look explains",
+        "certificate.py",
+        "(self.ledger_lines > least and not others)",
+        "False",
+        (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
+    ),
+    Mutant(
+        "a forged recipe that takes a gigabyte to refuse",
+        "accounting.py",
+        "_MOST_SUMS = 2**20\n",
+        "_MOST_SUMS = 2**40\n",
+        (f"{CERTIFICATE}::test_a_hostile_certificate_takes_neither_time_nor_memory",),
+    ),
+    Mutant(
+        "a user's code passes as tacit's own by its name",
+        "provenance.py",
+        "        return _package(name) and module is not None and module.__dict__ is one.__globals__\n",
+        "        return _package(one.__module__ or name)\n",
+        ("tests/test_provenance.py::test_a_name_alone_does_not_make_it_tacits",),
     ),
     Mutant(
         "records that can be pickled",

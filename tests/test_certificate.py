@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import date
 from html.parser import HTMLParser
@@ -21,6 +25,7 @@ from tacit.mechanism import Budget, Mechanism
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
 BUDGET = Budget(1.0, 1e-5, unit="patient")
 SLACK = 2.0**-60
+NUMBERS = {"state": "0a" * 32, "draws": "1b" * 32, "points": "2c" * 32, "labels": "3d" * 32}
 
 
 def look(first: int, stop: int, **changes: Any) -> Look:
@@ -51,6 +56,8 @@ def issue(book: Ledger, **changes: Any) -> Certificate:
         "slack": SLACK,
         "versions": {"tacit": "0.1.0", "jax": "0.8.1"},
         "caveats": ("The bounds were set by the registry.",),
+        "numbers": NUMBERS,
+        "code": "tacit",
     }
     return Certificate.issue(**{**arguments, **changes})
 
@@ -120,10 +127,13 @@ def test_a_run_that_stopped_early_says_so(real: Certificate) -> None:
     early.verify()
 
 
-def test_a_cost_above_the_budget_is_said() -> None:
-    small = issue(charged(look(0, 100)), budget=Budget(0.01, 1e-5, unit="patient"))
-    assert any("more than the ε = 0.01 asked for" in note for note in small.notes)
-    small.verify()
+def test_a_cost_above_the_budget_is_said_and_comes_from_looking_again_only() -> None:
+    small = Budget(RECIPE.cost(9.9e-6), 1e-5, unit="patient")
+    again = issue(charged(look(0, 100), look(0, 50, tag="tag-b")), budget=small)
+    assert any("asked for" in note for note in again.notes)
+    again.verify()
+    with pytest.raises(CertificateError, match="more than the budget"):
+        issue(charged(look(0, 100)), budget=Budget(0.01, 1e-5, unit="patient")).verify()
 
 
 def test_other_runs_are_in_the_total(real: Certificate) -> None:
@@ -138,10 +148,10 @@ def test_other_runs_are_in_the_total(real: Certificate) -> None:
 
 
 def test_slack_must_leave_something_of_delta(book: Ledger) -> None:
-    for slack in (1e-5, 1e-3, -1e-9, float("nan")):
+    for slack in (1e-5, 1e-3, -1e-9, 0.0, float("nan")):
         with pytest.raises(CertificateError, match="slack"):
             issue(book, slack=slack)
-    assert issue(book, slack=9e-6).epsilon > issue(book, slack=0.0).epsilon
+    assert issue(book, slack=9e-6).epsilon > issue(book, slack=1e-18).epsilon
 
 
 def test_what_cannot_be_issued(book: Ledger) -> None:
@@ -154,9 +164,9 @@ def test_what_cannot_be_issued(book: Ledger) -> None:
 
 
 def test_an_answer_has_a_certificate_too() -> None:
-    one = Mechanism(rate=1.0, clip=1.0, noise_multiplier=5.0, steps=1, adjacency="replace-one")
+    one = Mechanism(rate=1.0, clip=1.0, noise_multiplier=15.0, steps=1, adjacency="replace-one")
     book = charged(look(0, 1, kind="ask", method="mean age", mechanism=one))
-    answer = issue(book)
+    answer = issue(book, numbers={"answer": "4e" * 32}, code="user")
     answer.verify(book)
     words = answer.to_markdown()
     assert words.split("\n")[2].startswith("The answer of run")
@@ -266,11 +276,21 @@ def test_a_forger_with_a_fitting_digest_cannot_claim_less(real: Certificate) -> 
         "hold its own": {"total": replace(total, runs=(("run-1", 0.01, 9.0, 100),))},
         "δ": {"delta": 1e-4},
         "slack": {"slack": 1e-5},
+        "its slack 0": {"slack": 0.0},
+        "more than the budget": {"budget": Budget(0.9 * real.epsilon, 1e-5, unit="patient")},
+        "had 4 lines, and its looks and runs explain 3": {"ledger_lines": 4, "ledger_head": "0" * 64},
+        "draws": {"numbers": {"draws": "1b" * 32}},
+        "hashes": {"numbers": {**NUMBERS, "draws": "1B" * 32}},
+        "code of 'anyone'": {"code": "anyone"},
+        "engine 'slow'": {"engine": "slow"},
+        "U\\+202E": {"caveats": ("Nothing \u202e wrong",)},
+        "versions holds the character U\\+000A": {"versions": {"jax": "1\n2"}},
+        "total holds the character U\\+200F": {"total": replace(total, composition="\u200f")},
         "unit": {"unit": "record"},
         "adjacency": {"adjacency": "replace-one"},
         "simulation": {"simulation": True},
         "method": {"method": "something harmless"},
-        "kind": {"kind": "ask"},
+        "kind": {"kind": "ask", "numbers": {}},
     }
     for words, changes in forged.items():
         with pytest.raises(CertificateError, match=words):
@@ -291,6 +311,111 @@ def test_looks_of_two_recipes_are_refused(real: Certificate) -> None:
     senseless = Line.seal(2, last.time, {"look": {**other, "stop": 1000}}, first.hash)
     with pytest.raises(CertificateError, match="does not make sense"):
         reseal(real, lines=(first, senseless), ledger_head=senseless.hash).verify()
+
+
+HOSTILE = """
+import resource, sys, time
+from tacit.certificate import Certificate, CertificateError
+def status(name):
+    return next(int(line.split()[1]) * 2**10 for line in open("/proc/self/status") if line.startswith(name))
+resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + 200 * 2**20 - status("VmRSS"),) * 2)
+resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
+begin = time.process_time()
+try:
+    Certificate.load(sys.argv[1]).verify()
+    print("holds")
+except CertificateError as error:
+    print("refused:", str(error)[:300])
+assert time.process_time() - begin < 5, time.process_time() - begin
+assert status("VmHWM") < 200 * 2**20, status("VmHWM")
+"""
+
+
+def many_looks(count: int) -> Certificate:
+    recipe = replace(RECIPE, steps=count)
+    prev, lines = "0" * 64, []
+    for place in range(count):
+        body = {"look": look(place, place + 1, mechanism=recipe, tag=f"tag-{place}").to_dict()}
+        lines.append(Line.seal(place + 1, "2026-01-01", body, prev))
+        prev = lines[-1].hash
+    honest = issue(charged(look(0, 100)), budget=Budget(50.0, 1e-5, unit="patient"))
+    total = replace(honest.total, runs=(("run-1", 0.01, 2.0, count),), epsilon=50.0)
+    return reseal(
+        honest,
+        lines=tuple(lines),
+        mechanism=recipe,
+        total=total,
+        epsilon=50.0,
+        ledger_head=prev,
+        ledger_lines=count + 1,
+    )
+
+
+def of_recipe(**recipe: Any) -> Certificate:
+    mechanism = Mechanism(**{"rate": 0.5, "clip": 1.0, "noise_multiplier": 1.0, "steps": 10**7, **recipe})
+    one = look(0, mechanism.steps, mechanism=mechanism, kind="select" if mechanism.repeats else "fit")
+    book = charged(look(0, 100))
+    line = Line.seal(1, "2026-01-01", {"look": one.to_dict()}, book.lines[0].hash)
+    more = () if mechanism.repeats is None else (mechanism.repeats,)
+    run = ("run-1", mechanism.rate, mechanism.noise_multiplier, mechanism.steps, *more)
+    honest = issue(book, budget=Budget(1.0, 1e-5, unit="patient"))
+    return reseal(
+        honest,
+        mechanism=mechanism,
+        kind=one.kind,
+        numbers={},
+        adjacency=mechanism.adjacency,
+        lines=(line,),
+        total=replace(honest.total, runs=(run,)),
+        ledger_head=line.hash,
+    )
+
+
+def of_runs(count: int, different: bool) -> Certificate:
+    honest = issue(charged(look(0, 100)))
+    others = tuple((f"run-{n + 2}", 0.01, 2.0 + different * n * 1e-4, 1) for n in range(count))
+    total = replace(honest.total, runs=(*honest.total.runs, *others), epsilon=1e6)
+    return reseal(honest, total=total, ledger_lines=2 + count)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory, and /proc, are those of Linux")
+@pytest.mark.parametrize(
+    ("name", "make", "words"),
+    [
+        ("ten million steps", lambda: of_recipe().to_json(), "recipe costs"),
+        ("ten million steps, hardly any noise", lambda: of_recipe(noise_multiplier=0.01).to_json(), "recipe costs"),
+        ("much noise", lambda: of_recipe(noise_multiplier=1000.0, rate=0.9).to_json(), "recipe costs"),
+        ("replaced", lambda: of_recipe(adjacency="replace-one", rate=0.01).to_json(), "recipe costs"),
+        ("a selection", lambda: of_recipe(repeats=1e6).to_json(), "recipe costs"),
+        ("more steps", lambda: of_recipe().to_json().replace("10000000", "10" * 9), "not a certificate|make sense"),
+        ("a thousand looks", lambda: many_looks(1000).to_json(), "holds"),
+        ("a hundred thousand looks", lambda: many_looks(1000).to_json() + " " * (60 << 20), "longer than"),
+        ("many runs", lambda: of_runs(20_000, different=False).to_json(), "holds"),
+        ("many recipes", lambda: of_runs(20_000, different=True).to_json(), "different recipes"),
+        ("hundreds of recipes", lambda: of_runs(450, different=True).to_json(), "holds"),
+        ("a huge string", lambda: issue(charged(look(0, 100)), caveats=["x" * (3 << 20)]).to_json(), "holds"),
+        ("a huger string", lambda: '{"caveats": ["' + "x" * (300 << 20), "longer than"),
+        ("deep", lambda: "[" * (4 << 20), "not a certificate"),
+        ("deep and closed", lambda: '{"a":' * 700_000 + "1" + "}" * 700_000, "not a certificate|longer"),
+        ("many numbers", lambda: "[" + "1," * (2 << 20) + "1]", "not a certificate|longer"),
+        ("many digits", lambda: "1" * (4 << 20), "not a certificate"),
+    ],
+)
+def test_a_hostile_certificate_takes_neither_time_nor_memory(
+    tmp_path: Path, name: str, make: Callable[[], str], words: str
+) -> None:
+    (tmp_path / "certificate.json").write_text(make(), encoding="utf-8")
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    found = subprocess.run(
+        [sys.executable, "-c", HOSTILE, str(tmp_path / "certificate.json")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **threads},
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-800:]
+    assert re.search(words, found.stdout), found.stdout
 
 
 # With the ledger
@@ -338,9 +463,13 @@ def test_a_look_left_out_is_found_with_the_ledger() -> None:
     with pytest.raises(CertificateError, match="not all the ledger's looks"):
         forged.verify(book)
     fewer = reseal(honest, total=replace(honest.total, runs=honest.total.runs[:1]))
-    fewer.verify()
+    with pytest.raises(CertificateError, match="its looks and runs explain 3"):
+        fewer.verify()  # the lines that the ledger had are of nobody
+    other = (honest.total.runs[0], ("run-3", *honest.total.runs[1][1:]))
+    renamed = reseal(honest, total=replace(honest.total, runs=other))
+    renamed.verify()
     with pytest.raises(CertificateError, match="not those on the ledger"):
-        fewer.verify(book)
+        renamed.verify(book)
 
 
 # Files and pages
@@ -431,6 +560,7 @@ def test_both_pages_hold_the_numbers(real: Certificate) -> None:
             "tag-a",
             "0 to 99",
             "jax 0.8.1, tacit 0.1.0",
+            *NUMBERS.values(),
         ):
             assert number in page
         for words in (
@@ -448,6 +578,7 @@ def test_both_pages_hold_the_numbers(real: Certificate) -> None:
             "The bounds were set by the registry.",
             "whole privacy-loss distribution",
             "add or remove one patient",
+            "Contributions were computed by tacit’s own code",
             accounting.COMPOSITION["add-remove"].rstrip("."),
         ):
             assert words in page
@@ -492,8 +623,10 @@ def test_the_curve_is_the_attackers(real: Certificate) -> None:
 
 
 def test_names_cannot_become_markup() -> None:
-    name = "<script>alert(1)</script>|`x`\n# y"
-    hostile = issue(charged(look(0, 100, method=name, tag=name)), caveats=(name,), versions={name: name})
+    name = "<script>alert(1)</script>|`x` # y"
+    hostile = issue(
+        charged(look(0, 100, method=name, tag=name)), caveats=(name + "\n# y",), versions={name: name + "\n# y"}
+    )
     assert "<script>" not in hostile.to_html()
     words = hostile.to_markdown()
     assert "<script>" not in words.replace("\\<", "")

@@ -80,7 +80,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("unbounded.toml").write_text("[columns]\nage = {}\n")
     book = Ledger("book.jsonl")
     book.charge(Look("run-1", "fit", "vi", RECIPE, 0, 100, "tag", "patient", False))
-    tacit.Certificate.issue(ledger=book, run="run-1", budget=Budget(1.0, 1e-5, unit="patient")).save("good")
+    budget = Budget(1.0, 1e-5, unit="patient")
+    tacit.Certificate.issue(ledger=book, run="run-1", budget=budget, slack=2.0**-60).save("good")
     text = Path("good/certificate.json").read_text()
     Path("changed.json").write_text(text.replace('"clip": 1.5', '"clip": 1.4', 1))
     certificate = tacit.Certificate.load("good")
@@ -209,6 +210,14 @@ def test_from_fit_to_report(place: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert run("resume", "run", "--data", "moved.csv", "--quiet") == 0
     assert "SIMULATION" in capsys.readouterr().out
     assert run("certificate", "verify", "run", "--ledger", "patients.ledger.jsonl") == 0
+    assert "The numbers are those that the certificate was issued for." in capsys.readouterr().out
+    whole = Path("run/posterior.npz").read_bytes()
+    with np.load("run/posterior.npz") as file:
+        arrays = {name: file[name] * 2 if name.startswith("draws/") else file[name] for name in file.files}
+    np.savez("run/posterior.npz", **arrays)
+    assert run("certificate", "verify", "run") == 1
+    assert "draws are not what the certificate was issued for" in capsys.readouterr().err
+    Path("run/posterior.npz").write_bytes(whole)
     for name in ("certificate.json", "certificate.md", "certificate.html", "report.html"):
         assert "SIMULATION" in Path("run", name).read_text("utf-8").split("\n")[0]
     (done,) = Ledger("patients.ledger.jsonl").runs().values()

@@ -131,7 +131,8 @@ def _prepare_run(page: str) -> None:
     recipe = tacit.Mechanism(rate=0.1, clip=1.0, noise_multiplier=13.5, steps=1000)
     book = tacit.Ledger("patients.ledger.jsonl")
     book.charge(Look("a-run", "fit", "vi", recipe, 0, 1000, "tag", "patient", False))
-    certificate = tacit.Certificate.issue(ledger=book, run="a-run", budget=tacit.Budget(1.0, 1e-6, unit="patient"))
+    budget = tacit.Budget(1.0, 1e-6, unit="patient")
+    certificate = tacit.Certificate.issue(ledger=book, run="a-run", budget=budget, slack=2.0**-60)
     certificate.save("run")
     tacit.Posterior({"slope": np.linspace(0, 1, 100)}, certificate).save("run/posterior.npz")
 

@@ -65,7 +65,7 @@ def test_tradeoff_draws_on_the_axes_it_is_given() -> None:
     import matplotlib.pyplot as plt
 
     book = charged()
-    certificate = Certificate.issue(ledger=book, run="run-0", budget=Budget(1.0, 1e-5))
+    certificate = Certificate.issue(ledger=book, run="run-0", budget=Budget(1.0, 1e-5), slack=2.0**-60)
     ax = plt.subplots()[1]
     assert plot_tradeoff({"a recipe": RECIPE, "a certificate": certificate}, ax=ax) is ax
     _guess, one, two = ax.lines

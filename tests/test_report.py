@@ -31,7 +31,8 @@ in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not inst
 def charged(book: Ledger, run: str = "run-1", **changes: Any) -> tacit.Certificate:
     facts = {"kind": "fit", "method": "vi", "mechanism": RECIPE, "tag": "a", "unit": "patient", "simulation": False}
     book.charge(Look(run=run, first=0, stop=100, **{**facts, **changes}))
-    return tacit.Certificate.issue(ledger=book, run=run, budget=Budget(1.0, 1e-5, unit="patient"), versions={"x": "1"})
+    budget = Budget(1.0, 1e-5, unit="patient")
+    return tacit.Certificate.issue(ledger=book, run=run, budget=budget, slack=2.0**-60, versions={"x": "1"})
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,7 @@ def test_the_number_of_runs_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(repeat, "draw_number", lambda repeats, chance, number=number: number)
             selected = tacit.select(GOOD, data, BUDGET, **SETTINGS)
         certificate = selected.posterior.certificate.to_dict()
-        for name in ("run", "lines", "ledger_head", "digest", "total"):
+        for name in ("run", "lines", "ledger_head", "digest", "total", "numbers"):
             del certificate[name]
         looks = [replace(look, run="run", tag="tag") for look in data.ledger.looks]
         shown.append((certificate, looks, len(data.ledger.lines)))
@@ -230,6 +230,10 @@ def test_the_certificate_is_that_of_the_whole_selection(selection) -> None:
     data, selected = selection
     certificate = selected.posterior.certificate
     certificate.verify(data.ledger)
+    assert "are those" in selected.verify(data.ledger)
+    for other in (selected._replace(score=selected.score + 1), selected._replace(name="another")):
+        with pytest.raises(CertificateError, match="score are not"):
+            other.verify()
     assert selected.name in GOOD
     assert certificate.kind == "select"
     assert 0.99 <= certificate.epsilon <= 1.0

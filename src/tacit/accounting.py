@@ -82,6 +82,8 @@ _COARSE = 1e-2
 _FEWEST_POINTS = 1000
 _FEWEST_COARSE = 100
 _MOST_POINTS = 2**19
+# A sum of losses takes up so many places at most, on a coarser grid if it must.
+_MOST_SUMS = 2**20
 
 # Mass that may be cut from the tails; what is cut is counted as certain disclosure.
 _TAIL = 1e-15
@@ -692,16 +694,24 @@ class _Loss(NamedTuple):
             return place + 1
         return place
 
-    def composed(self, steps: int) -> _Loss:
-        """Return the distribution of the sum of so many independent losses."""
+    def span(self, steps: int) -> tuple[int, int]:
+        """Return the first and the last place that the sum of so many independent losses takes up."""
+        return _reach(self._heavy()[1], steps) if steps > 1 else (0, 0)
+
+    def _heavy(self) -> tuple[int, Floats]:
+        """Return the first place of a mass that counts, and the masses from there to the last."""
+        heavy = np.flatnonzero(self.masses >= _FAINT)
+        begin, end = int(heavy[0]), int(heavy[-1]) + 1
+        return begin, np.where(self.masses < _FAINT, 0.0, self.masses)[begin:end]
+
+    def composed(self, steps: int, span: tuple[int, int] | None = None) -> _Loss:
+        """Return the distribution of the sum of so many independent losses, within its ``span``."""
         if steps == 1:
             return self
         # Arithmetic with the smallest floats is slow. Their masses count as certain disclosure, which dominates.
-        heavy = np.flatnonzero(self.masses >= _FAINT)
-        begin, end = int(heavy[0]), int(heavy[-1]) + 1
-        masses = np.where(self.masses < _FAINT, 0.0, self.masses)[begin:end]
+        begin, masses = self._heavy()
         certain = self.certain + float(np.sum(self.masses[self.masses < _FAINT]))
-        low, high = _reach(masses, steps)
+        low, high = _reach(masses, steps) if span is None else span
         first = (self.first + begin) * steps + low
         certain = _TAIL - math.expm1(steps * math.log1p(-certain))
         return _Loss(self.spacing, first, _self_convolved(masses, steps, low, high), certain)
@@ -784,8 +794,13 @@ def _curves(
         # Zero is always on the grid; with very little noise all losses may lie on one side of it.
         width = max(high, 0.0) - min(low, 0.0)
         spacing = min(max(spacing, width / _MOST_POINTS), width / fewest)
-        offset, masses, certain = _connect_dots(rate, noise, direction, low, high, spacing)
-        curves.append(_Loss(spacing, offset, masses, certain).composed(steps))
+        loss = _Loss(spacing, *_connect_dots(rate, noise, direction, low, high, spacing))
+        # Any spacing gives an upper bound. A coarser one is taken where the sum would not fit into memory: for millions
+        # of steps, and for recipes that protect nobody, such as a forged certificate may hold.
+        while (size := (span := loss.span(steps))[1] - span[0] + 1) > _MOST_SUMS:
+            spacing *= 1.02 * size / _MOST_SUMS
+            loss = _Loss(spacing, *_connect_dots(rate, noise, direction, low, high, spacing))
+        curves.append(loss.composed(steps, span))
     return tuple(curves)
 
 

@@ -8,21 +8,43 @@ from __future__ import annotations
 
 import hashlib
 import html
+import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tacit import accounting
 from tacit.explain import PRIORS, Explanation, explain, percent, trade_off, up
 from tacit.ledger import Ledger, LedgerError, Line, Look, Recipe, canonical, recipes, summarise, write_whole
-from tacit.mechanism import RESERVE, Budget, Mechanism
+from tacit.mechanism import RESERVE, Budget, Mechanism, unprintable
 
-FORMAT = "tacit-certificate-1"
+FORMAT = "tacit-certificate-2"
+BEFORE = "tacit-certificate-1"
+"""The format before: it names no numbers, no engine, and does not say whose code ran."""
+ENGINE = "fast"
+"""How private steps are computed; today there is one way."""
+CODES = {
+    "tacit": "Contributions were computed by tacit’s own code, which its proofs and tests are about.",
+    "user": "Contributions were computed by code of the user’s (a model, a question, a likelihood). The wall checks "
+    "that it sees one record at a time, as far as a program can be checked; its author is trusted not to evade that.",
+}
+NAMED = {"fit": {"state", "draws", "points", "labels"}, "ask": {"answer"}}
+NAMED["select"] = {*NAMED["fit"], "score"}
+"""The numbers that a certificate of each kind names by their hashes."""
+UNTIED = (
+    "The certificate does not name the numbers that it was issued for: it holds for the run, but whether these are the "
+    "run’s numbers it cannot show."
+)
+MOST_TEXT = 4 << 20
+"""A longer file is not read: no run has so many looks."""
+MOST_RECIPES = 500
+"""Of more different recipes the cost is not computed anew: it would take many seconds."""
 SIMULATION = "SIMULATION — the secret randomness was fixed; this protects nobody"
 
 # Two versions of the accounting library may differ in the last bits; a claim may be below by no more than
@@ -33,6 +55,13 @@ ADJACENCY = {
     "add-remove": "add or remove one",
     "replace-one": "replace one by any other",
 }
+
+
+class Numbered(Protocol):
+    """Released numbers that know their hashes: a posterior, an answer, a selection."""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the hashes of the numbers, by name."""
 
 
 class CertificateError(ValueError):
@@ -98,6 +127,15 @@ class Certificate:
         Of the software that ran.
     created
         When it was issued, UTC.
+    numbers
+        SHA-256 of what was released, by name (``tacit.numbers``): of a fit its last state, draws, points and labels; of
+        a question its answer. Empty in certificates of the format before, or where no numbers were given.
+    engine
+        How private steps were computed.
+    code
+        Whose code computed contributions: ``"tacit"`` or ``"user"``; empty where it is not known.
+    losses
+        The ledger's lines that say that looks were lost, and who accepted that.
     digest
         The hash of all of the above.
 
@@ -122,7 +160,12 @@ class Certificate:
     caveats: tuple[str, ...]
     versions: dict[str, str]
     created: str
+    numbers: dict[str, str]
+    engine: str
+    code: str
+    losses: tuple[Line, ...]
     digest: str
+    format: str = FORMAT
 
     # Making one
 
@@ -133,9 +176,11 @@ class Certificate:
         ledger: Ledger,
         run: str,
         budget: Budget,
-        slack: float = 0.0,
+        slack: float,
         versions: Mapping[str, str] | None = None,
         caveats: Iterable[str] = (),
+        numbers: Mapping[str, str] | None = None,
+        code: Literal["tacit", "user"] = "user",
     ) -> Certificate:
         """Certify a run by what the ledger says about it.
 
@@ -153,6 +198,10 @@ class Certificate:
             Of the software that ran.
         caveats
             Sentences to be printed.
+        numbers
+            Hashes of what was released, by name.
+        code
+            Whose code computed contributions (``tacit.provenance.whose``).
 
         Privacy: post-processing.
         """
@@ -163,10 +212,11 @@ class Certificate:
                 f"The ledger holds no look of run {run!r}, so there is nothing to certify; "
                 "give the ledger and the identifier that the run was charged to."
             )
-        if not 0 <= slack < budget.delta:
+        if not 0 < slack < budget.delta:
             raise CertificateError(
-                f"The numerical slack is {slack!r} and δ is {budget.delta!r}: nothing of δ is left to "
-                "certify ε at; ask for a larger δ, or a slack between 0 and δ."
+                f"The numerical slack is {slack!r} and δ is {budget.delta!r}. No sampler is exact, so the slack is "
+                "above 0, and something of δ must be left to certify ε at; give what the wall computed, and ask for "
+                "a larger δ if it is too large."
             )
         if isinstance(caveats, str):
             raise CertificateError(
@@ -208,6 +258,10 @@ class Certificate:
             caveats=tuple(caveats),
             versions=dict(versions or {}),
             created=datetime.now(UTC).date().isoformat(),
+            numbers=dict(numbers or {}),
+            engine=ENGINE,
+            code=code,
+            losses=ledger.losses,
             digest="",
         )
         # Once through JSON, so that the digest is that of what a reader will read.
@@ -216,18 +270,26 @@ class Certificate:
 
     # Checking one
 
-    def verify(self, ledger: Ledger | None = None) -> None:
-        """Recompute the certificate from its recipe and looks, and compare it with the ledger if given.
+    def verify(self, ledger: Ledger | None = None, posterior: Numbered | None = None) -> str:
+        """Recompute the certificate from its recipe and looks, and compare it with ledger and numbers if given.
 
         Without the ledger this shows that the file is whole and that its ε is what its recipe costs. It does
         not show who issued it, nor that no look was left out: a digest is not a signature. With the ledger it
         also shows that the looks are all looks of the run, and that the ledger was not shortened or rewritten
-        since.
+        since. With the posterior it also shows that its numbers are those that the certificate was issued for.
 
         Parameters
         ----------
         ledger
             The ledger to which the run was charged.
+        posterior
+            The posterior, answer or selection that came with the certificate.
+
+        Returns
+        -------
+        str
+            What was found of the numbers, in a sentence: that they are the certificate's, that they were not given, or
+            that the certificate names none.
 
         Raises
         ------
@@ -237,18 +299,19 @@ class Certificate:
         Privacy: post-processing.
         """
         try:
-            self._verify(ledger)
+            return self._verify(ledger, posterior)
         except CertificateError:
             raise
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise CertificateError(f"The certificate does not make sense: {error}.") from error
 
-    def _verify(self, ledger: Ledger | None) -> None:
+    def _verify(self, ledger: Ledger | None, posterior: Numbered | None) -> str:
         # The digest first: it is cheap, and says most plainly that something was changed.
         if self.digest != self._digest():
             raise CertificateError("The certificate was changed: its digest does not belong to its content.")
+        self._verify_texts()
         self._verify_looks()
-        if not 0 <= self.slack < self.delta or self.delta != self.budget.delta or self.delta != self.total.delta:
+        if not 0 < self.slack < self.delta or self.delta != self.budget.delta or self.delta != self.total.delta:
             raise CertificateError(
                 f"The certificate's δ = {self.delta!r} does not fit its slack {self.slack!r}, budget or total."
             )
@@ -258,14 +321,71 @@ class Certificate:
             raise CertificateError(
                 f"The certificate claims ε = {self.epsilon!r}, but its recipe costs {cost!r} at δ = {self.delta!r}."
             )
+        repeated = summarise(self.looks)[self.run].repeated
+        if self.epsilon > self.budget.epsilon * (1 + _TOLERANCE) and not repeated:
+            raise CertificateError(
+                f"The certificate states ε = {self.epsilon!r}, more than the budget of {self.budget.epsilon!r}, "
+                "although no step was looked at again: a run is planned to fit its budget."
+            )
         self._verify_total()
         if ledger is not None:
             self._verify_ledger(ledger)
+        return self._verify_numbers(posterior)
+
+    def _verify_texts(self) -> None:
+        """Refuse what would be shown as another text than it is, and names of things that do not exist."""
+        texts = {
+            "run": [self.run, *(str(run[0]) for run in self.total.runs)],
+            "method": [self.method],
+            "unit": [self.unit, self.budget.unit],
+            "ledger": [self.ledger_head, *(line.time for line in (*self.lines, *self.losses))],
+            "tag": [look.tag for look in self.looks],
+            "loss": [line.reason for line in self.losses],
+            "caveats": list(self.caveats),
+            "versions": [*self.versions, *self.versions.values()],
+            "total": [self.total.composition],
+            "day": [self.created],
+            "engine": [self.engine],
+        }
+        for name, given in texts.items():
+            if found := next(filter(None, map(unprintable, given)), ""):
+                raise CertificateError(
+                    f"The certificate's {name} holds the character {found}, which cannot be seen or changes the "
+                    "direction of writing: a page could show another text than it holds."
+                )
+        if self.format == FORMAT:
+            if self.code not in CODES or self.engine != ENGINE:
+                raise CertificateError(
+                    f"The certificate says that code of {self.code!r} ran on the engine {self.engine!r}, and knows "
+                    f"{sorted(CODES)} and {ENGINE!r}."
+                )
+            hashes = all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in self.numbers.values())
+            if not hashes or (self.numbers and set(self.numbers) != NAMED.get(self.kind)):
+                raise CertificateError(
+                    f"The certificate names the numbers {sorted(self.numbers)}, which is not what a {self.kind!r} "
+                    "releases, or not by their hashes."
+                )
+
+    def _verify_numbers(self, posterior: Numbered | None) -> str:
+        if not self.numbers:
+            return UNTIED
+        if posterior is None:
+            return "The numbers were not given, so that they could not be compared with those of the certificate."
+        found = posterior.fingerprints()
+        other = [name for name in sorted(found) if self.numbers.get(name) != found[name]]
+        if other:
+            raise CertificateError(
+                f"The {' and '.join(other)} are not what the certificate was issued for: they were changed, or belong "
+                "to another run."
+            )
+        return "The numbers are those that the certificate was issued for."
 
     def _verify_looks(self) -> None:
         looks = self.looks
         if not looks or any(look.run != self.run for look in looks):
             raise CertificateError(f"The certificate's looks are not those of its run {self.run!r}.")
+        if any(not line.intact for line in self.losses) or any(line.loss is None for line in self.losses):
+            raise CertificateError("A loss on the certificate was changed: its hash does not belong to it.")
         if not all(line.intact for line in self.lines):
             raise CertificateError("A look on the certificate was changed: its hash does not belong to it.")
         if any(one.seq >= two.seq for one, two in zip(self.lines, self.lines[1:], strict=False)):
@@ -291,9 +411,28 @@ class Certificate:
             raise CertificateError(
                 "The certificate's kind, method, unit, adjacency or simulation is not that of its looks."
             )
+        ahead = (*self.lines, *self.losses)
+        if any(line.seq < 1 for line in ahead) or len({line.seq for line in ahead}) != len(ahead):
+            raise CertificateError("The certificate's lines have numbers that no ledger gives them.")
+        if any(two.seq == one.seq + 1 and two.prev != one.hash for one, two in itertools.pairwise(self.lines)):
+            raise CertificateError("The certificate's looks do not follow from one another as a ledger's do.")
+        # A header, the run's own looks, the losses; and of every other run one look at least.
+        others = len({run[0] for run in self.total.runs} - {self.run})
+        least = 1 + len(ahead) + others
+        if self.ledger_lines < least or (self.ledger_lines > least and not others):
+            raise CertificateError(
+                f"The certificate's ledger had {self.ledger_lines} lines, and its looks and runs explain "
+                f"{'' if not others else 'at least '}{least}: looks were left out, or made up."
+            )
 
     def _verify_total(self) -> None:
         mechanism = self.mechanism
+        different = len({run[1:] for run in self.total.runs})
+        if different > MOST_RECIPES:
+            raise CertificateError(
+                f"The certificate's total is of {different} different recipes, and no more than {MOST_RECIPES} are "
+                "added up anew; give later data a ledger of their own."
+            )
         own = [run[1:] for run in self.total.runs if run[0] == self.run]
         if (
             any(one[:2] != (mechanism.rate, mechanism.noise_multiplier) for one in own)
@@ -326,6 +465,8 @@ class Certificate:
         then = lines[: self.ledger_lines]
         if tuple(line for line in then if (look := line.look) is not None and look.run == self.run) != self.lines:
             raise CertificateError("The looks on the certificate are not all the ledger's looks of this run.")
+        if tuple(line for line in then if line.loss is not None) != self.losses:
+            raise CertificateError("The losses on the certificate are not those that the ledger says were accepted.")
         looks = [look for line in then if (look := line.look) is not None]
         if recipes(looks) != self.total.runs:
             raise CertificateError("The runs in the certificate's total are not those on the ledger.")
@@ -372,6 +513,13 @@ class Certificate:
             notes.append(
                 f"The run cost ε = {up(self.epsilon, 4)}, more than the ε = {up(self.budget.epsilon, 4)} asked for."
             )
+        for line in self.losses:
+            notes.append(
+                f"Looks at these data were lost from the ledger and are in no total: {line.lost}. That was accepted on "
+                f"{_when(line.time)}, with the words: {line.reason}"
+            )
+        if not self.numbers:
+            notes.append(UNTIED)
         return tuple(notes)
 
     def explain(self) -> Explanation:
@@ -396,9 +544,15 @@ class Certificate:
 
         Privacy: post-processing.
         """
+        since = {
+            "numbers": self.numbers,
+            "engine": self.engine,
+            "code": self.code,
+            "losses": [line.to_dict() for line in self.losses],
+        }
         return {
             "notice": SIMULATION if self.simulation else "Real run: the secret randomness came from the system",
-            "format": FORMAT,
+            "format": self.format,
             "run": self.run,
             "kind": self.kind,
             "method": self.method,
@@ -422,6 +576,7 @@ class Certificate:
             "caveats": list(self.caveats),
             "versions": self.versions,
             "created": self.created,
+            **(since if self.format != BEFORE else {}),
             "digest": self.digest,
         }
 
@@ -440,6 +595,10 @@ class Certificate:
 
         Privacy: public.
         """
+        if len(text) > MOST_TEXT:
+            raise CertificateError(
+                f"This is not a certificate that tacit wrote: it is longer than {MOST_TEXT} characters."
+            )
         try:
             content = json.loads(
                 text,
@@ -460,15 +619,19 @@ class Certificate:
 
     @classmethod
     def _from_dict(cls, content: dict[str, Any]) -> Certificate:
-        if content["format"] != FORMAT:
+        if content["format"] not in (FORMAT, BEFORE):
             raise CertificateError(
-                f"The certificate has the format {content['format']!r}, and this version reads {FORMAT!r}."
+                f"The certificate has the format {content['format']!r}, and this version reads {FORMAT!r} and "
+                f"{BEFORE!r}."
             )
+        if content["format"] == BEFORE:
+            content = {**content, "numbers": {}, "engine": "", "code": "", "losses": []}
         values = {field.name: content[field.name] for field in fields(cls)}
         total = content["total"]
         values["budget"] = Budget.from_dict(content["budget"])
         values["mechanism"] = Mechanism.from_dict(content["mechanism"])
-        values["lines"] = tuple(Line.from_dict(line) for line in content["lines"])
+        for name in ("lines", "losses"):
+            values[name] = tuple(Line.from_dict(line) for line in content[name])
         runs = tuple((str(run), rate, noise, steps, *more) for run, rate, noise, steps, *more in total["runs"])
         values["total"] = Total(total["epsilon"], total["delta"], runs, total["composition"])
         values["caveats"] = tuple(content["caveats"])
@@ -505,7 +668,8 @@ class Certificate:
         path = Path(path)
         file = path / "certificate.json" if path.is_dir() else path
         try:
-            text = file.read_text(encoding="utf-8")
+            with open(file, encoding="utf-8") as opened:
+                text = opened.read(MOST_TEXT + 1)
         except UnicodeDecodeError as error:
             raise CertificateError(f"{file} is not a certificate that tacit wrote: {error}.") from error
         return cls.from_json(text)
@@ -700,6 +864,9 @@ class Certificate:
             ("Issued", self.created),
             ("Randomness", "fixed: a simulation" if self.simulation else "secret: a real run"),
             ("Ledger", f"line {self.ledger_lines}, head {self.ledger_head}"),
+            ("Whose code", CODES.get(self.code, "Not said: the certificate is of a format that did not say it.")),
+            ("Engine", self.engine or "not said"),
+            *((f"SHA-256 of the {name}", value) for name, value in sorted(self.numbers.items())),
             ("Digest", self.digest),
             (
                 "Versions",
@@ -707,7 +874,8 @@ class Certificate:
             ),
             (
                 "To check",
-                'tacit.Certificate.load("certificate.json").verify() computes these numbers anew.',
+                "tacit certificate verify RUN computes ε anew, and compares the hashes with the numbers in the run’s "
+                "folder.",
             ),
         ]
 

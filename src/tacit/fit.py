@@ -30,7 +30,9 @@ from tacit.formula import Formula
 from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
-from tacit.posterior import DRAWN_NUMBERS, DRAWS, UNREADABLE, Posterior, write_npz
+from tacit.numbers import UNREADABLE, fingerprint
+from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
+from tacit.provenance import whose
 from tacit.schema import quietly
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import Door, outer, released, shards, versions
@@ -178,8 +180,10 @@ def _fit(
             # Accounting takes time, so only when the bar was just drawn, and at the end.
             if progress and (bar.n == bar.last_print_n or done == mechanism.steps):
                 bar.set_postfix_str(_so_far(mechanism, done, budget))
-    certificate = _certificate(door, ledgers[0], run.name, budget, data) if lead else None
-    posterior = posterior_of(built, state, jax.random.fold_in(run.key, mechanism.steps), certificate)
+    posterior = posterior_of(built, state, jax.random.fold_in(run.key, mechanism.steps), None)
+    if lead:
+        numbers = released_numbers(state, posterior)
+        posterior.certificate = _certificate(door, ledgers[0], run.name, budget, data, numbers, whose(built.contribute))
     posterior.warning = " ".join(filter(None, (warning, too_large(budget, data)))) or None
     run.finish(posterior)
     return posterior
@@ -259,6 +263,20 @@ class Answer(NamedTuple):
     noise_std: PyTree
     certificate: Certificate
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return the SHA-256 hash of the answer and its noise.
+
+        Privacy: post-processing.
+        """
+        return {"answer": fingerprint(named({"value": self.value, "noise_std": self.noise_std}))}
+
+    def verify(self, ledger: Ledger | None = None) -> str:
+        """Check the certificate, and that this is the answer it was issued for; say what was found.
+
+        Privacy: post-processing.
+        """
+        return self.certificate.verify(ledger, self)
+
 
 @single_precision
 def ask(
@@ -323,8 +341,8 @@ def ask(
     )
     _leave_room(door, mechanism, budget)
     value, noise_std = door.advance(method_state(run.key), 0, 1)
-    certificate = _certificate(door, ledger, run.name, budget, data)
-    return Answer(value, noise_std, certificate)
+    numbers = {"answer": fingerprint(named({"value": value, "noise_std": noise_std}))}
+    return Answer(value, noise_std, _certificate(door, ledger, run.name, budget, data, numbers, whose(question)))
 
 
 @single_precision
@@ -619,7 +637,23 @@ def caveats(budget: Budget, data: PrivateData) -> tuple[str, ...]:
     return tuple(filter(None, (lasting, too_large(budget, data))))
 
 
-def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget, data: PrivateData) -> Certificate:
+def released_numbers(state: State, posterior: Posterior) -> dict[str, str]:
+    """Return the hashes of a method's last state and of what was made of it.
+
+    Privacy: post-processing.
+    """
+    return {"state": fingerprint(named({"state": state})), **posterior.fingerprints()}
+
+
+def _certificate(
+    door: Door,
+    ledger: Ledger,
+    run: str,
+    budget: Budget,
+    data: PrivateData,
+    numbers: dict[str, str],
+    code: Literal["tacit", "user"],
+) -> Certificate:
     looked = ledger.runs()[run].looked
     cost = max(budget.epsilon, looked.cost(budget.delta * (1 - RESERVE)))
     return Certificate.issue(
@@ -629,6 +663,8 @@ def _certificate(door: Door, ledger: Ledger, run: str, budget: Budget, data: Pri
         slack=door.slack(looked.steps, cost),
         versions=versions(),
         caveats=caveats(budget, data),
+        numbers=numbers,
+        code=code,
     )
 
 

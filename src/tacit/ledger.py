@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tacit import accounting, system
-from tacit.mechanism import RESERVE, Budget, Mechanism
+from tacit.mechanism import RESERVE, Budget, Mechanism, unprintable
 
 FORMAT = "tacit-ledger-1"
 GENESIS = "0" * 64
@@ -101,6 +101,11 @@ class Look:
             if not isinstance(value, str) or not value.strip():
                 raise ValueError(
                     f"A look has {name} = {value!r}. The ledger tells looks apart by it; give a non-empty string."
+                )
+            if found := unprintable(value):
+                raise ValueError(
+                    f"The {name} of a look holds the character {found}, which cannot be seen. Certificates are read by "
+                    "people and show it; write it with printable characters."
                 )
         if self.kind not in KINDS:
             raise ValueError(
@@ -187,8 +192,26 @@ class Line:
 
     @property
     def look(self) -> Look | None:
-        """The look on this line; None for the header and for notes."""
+        """The look on this line; None for the header, for notes, and for a line that accepts a loss."""
         return Look.from_dict(self.body["look"]) if "look" in self.body else None
+
+    @property
+    def loss(self) -> dict[str, Any] | None:
+        """What was lost and why that was accepted, on a line that says so; None for all others."""
+        return self.body.get("loss")
+
+    @property
+    def reason(self) -> str:
+        """Why a loss was accepted, in the words of whoever did."""
+        return "" if self.loss is None else str(self.loss["reason"])
+
+    @property
+    def lost(self) -> str:
+        """What is known to be missing, in words."""
+        if self.loss is None:
+            return ""
+        had, found = self.loss["lines"], self.loss["found"]
+        return f"the ledger had {had} lines, and {found} of them were there"
 
     @property
     def intact(self) -> bool:
@@ -558,6 +581,11 @@ class Ledger:
         return tuple(self._looks)
 
     @property
+    def losses(self) -> tuple[Line, ...]:
+        """The lines that say that looks were lost, and who accepted that."""
+        return tuple(line for line in self.lines if line.loss is not None)
+
+    @property
     def head(self) -> str:
         """The hash of the last line, which stands for the whole ledger."""
         self._update()
@@ -773,7 +801,7 @@ class Ledger:
                 adjacency = header.get("adjacency", adjacency)
                 continue
             look = line.look
-            if look is None:  # a note
+            if look is None:  # a note, or a loss that was accepted
                 continue
             adjacency, unit = adjacency or look.mechanism.adjacency, unit or look.unit
             if (look.mechanism.adjacency, look.unit) != (adjacency, unit):
@@ -952,8 +980,9 @@ def _parse(raw: bytes, seq: int, prev: str, where: str) -> Line:
 def _check(line: Line, seq: int, prev: str, where: str) -> None:
     """Raise unless the line is whole, in its place, and says what a line may say."""
     problem = None
-    if not isinstance(line.body, dict) or list(line.body) not in ([["header"]] if seq == 0 else [["look"], ["note"]]):
-        problem = "should be the header" if seq == 0 else "should be a look or a note"
+    kinds = [["header"]] if seq == 0 else [["look"], ["loss"], ["note"]]
+    if not isinstance(line.body, dict) or list(line.body) not in kinds:
+        problem = "should be the header" if seq == 0 else "should be a look"
     elif not isinstance(line.time, str):
         problem = f"has the time {line.time!r}"
     elif line.seq != seq or isinstance(line.seq, bool):
@@ -969,6 +998,8 @@ def _check(line: Line, seq: int, prev: str, where: str) -> None:
                     problem = f"has the format {line.body['header']['format']!r}, and this version reads {FORMAT!r}"
                 elif "cap" in line.body["header"]:
                     Budget.from_dict(line.body["header"]["cap"])
+            elif line.loss is not None:
+                _check_loss(line.loss)
             elif "look" in line.body:
                 Look.from_dict(line.body["look"])
             elif {key: type(value) for key, value in line.body["note"].items()} != {"kind": str, "text": str}:
@@ -977,6 +1008,16 @@ def _check(line: Line, seq: int, prev: str, where: str) -> None:
             problem = f"does not make sense ({error})"
     if problem is not None:
         raise LedgerError(f"Line {seq + 1} of {where} {problem}. {_RESTORE}")
+
+
+def _check_loss(loss: Any) -> None:
+    """Raise unless this says what was lost, and why that was accepted."""
+    if set(loss) != {"reason", "head", "lines", "found"}:
+        raise ValueError(f"a loss has the fields {sorted(loss)}")
+    if not isinstance(loss["reason"], str) or not loss["reason"].strip() or unprintable(loss["reason"]):
+        raise ValueError("a loss has no reason that can be read")
+    if not isinstance(loss["head"], str) or any(type(loss[name]) is not int for name in ("lines", "found")):
+        raise ValueError("a loss does not say what was lost")
 
 
 def _alike(one: Look, two: Look) -> bool:

@@ -25,6 +25,17 @@ budget.
 """
 
 
+def unprintable(text: str) -> str:
+    """Return the first character that a reader would not see as it is, as ``U+202E``; or nothing.
+
+    Control and format characters are invisible, and those that change the direction of writing can make a page show
+    another text, or other numbers, than it holds.
+
+    Privacy: public.
+    """
+    return next((f"U+{ord(sign):04X}" for sign in text if not sign.isprintable()), "")
+
+
 @dataclass(frozen=True, kw_only=False)
 class Budget:
     """What may be spent on one unit of privacy: ε and δ.
@@ -57,6 +68,11 @@ class Budget:
             raise (ValueError if isinstance(self.unit, str) else TypeError)(
                 f"Budget(unit={self.unit!r}): unit must be a word for who is protected, because the "
                 "certificate names it; write e.g. unit='patient'."
+            )
+        if found := unprintable(self.unit):
+            raise ValueError(
+                f"Budget(unit=...): the unit holds the character {found}, which cannot be seen, and the certificate "
+                "must show who is protected; write it with printable characters, e.g. unit='patient'."
             )
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)

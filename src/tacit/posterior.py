@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.certificate import Certificate
+from tacit.certificate import UNTIED, Certificate
 from tacit.extras import need
-from tacit.ledger import write_whole
+from tacit.ledger import Ledger, write_whole
+from tacit.numbers import Saved, fingerprints
 from tacit.types import Array, Key, Method, PyTree
 
 DRAWS = 1000
@@ -54,6 +54,8 @@ class Posterior:
         Site name to the name and the coordinates of each of its axes, likewise.
     note
         Which method was chosen for the model, and why; empty where the user chose it.
+    derived
+        How the numbers were computed from those that the certificate names; empty where they are those themselves.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Posterior:
         labels: Mapping[str, Sequence[str]] | None = None,
         note: str = "",
         axes: Mapping[str, Axes] | None = None,
+        derived: str = "",
     ) -> None:
         self.labels = dict(labels or getattr(method and method.model, "labels", {}))
         self.axes = dict(axes or getattr(method and method.model, "axes", {}))
@@ -76,6 +79,7 @@ class Posterior:
         self.certificate = certificate
         self.warning = warning
         self.note = note or (method.note if method else "")
+        self.derived = derived
         self._method = method
 
     @property
@@ -232,6 +236,35 @@ class Posterior:
             data["posterior"].attrs["certificate"] = self.certificate.to_json()
         return data
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return SHA-256 hashes of the draws, of the points, and of what the numbers are called.
+
+        Privacy: post-processing.
+        """
+        return fingerprints(self.draws, named(self.points), self.labels, self.axes)
+
+    def verify(self, ledger: Ledger | None = None) -> str:
+        """Check the certificate, and that these are the numbers it was issued for; say what was found.
+
+        Raises
+        ------
+        CertificateError
+            If the certificate does not hold, or was issued for other numbers.
+
+        Privacy: post-processing.
+
+        Parameters
+        ----------
+        ledger
+            The ledger to which the run was charged, if it is to be compared too.
+        """
+        if self.certificate is None:
+            raise ValueError("The records were public, so there is no certificate that could be verified.")
+        if self.derived:
+            self.certificate.verify(ledger)
+            return _derived(self.derived)
+        return self.certificate.verify(ledger, self)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write draws, points and certificate into one ``.npz`` file, all or nothing.
 
@@ -239,8 +272,8 @@ class Posterior:
         """
         certificate = "" if self.certificate is None else self.certificate.to_json()
         arrays = {f"draws/{name}": value for name, value in self.draws.items()}
-        points = {f"points/{name}": value for name, value in _flat(self.points).items()}
-        texts = {"certificate": certificate, "warning": self.warning or "", "note": self.note}
+        points = {f"points/{name}": value for name, value in named(self.points).items()}
+        texts = {"certificate": certificate, "warning": self.warning or "", "note": self.note, "derived": self.derived}
         texts["axes"] = json.dumps(self.axes)
         labels = {f"labels/{name}": np.asarray(list(names)) for name, names in self.labels.items()}
         write_npz(
@@ -253,34 +286,23 @@ class Posterior:
 
         Without the method, the arrays of a network come back one by one, under their paths.
 
-        A certificate that was tampered with is refused.
+        A certificate that was tampered with is refused, and so are numbers that it was not issued for. Where it names
+        no numbers (a file of an earlier version), or they were computed from those it names, the ``warning`` says so.
 
         Privacy: post-processing.
         """
-        try:
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                draws, points, labels = (
-                    {name.removeprefix(kind): file[name] for name in file.files if name.startswith(kind)}
-                    for kind in ("draws/", "points/", "labels/")
-                )
-                text, warning, note, axes = (
-                    str(file[name]) if name in file else "" for name in ("certificate", "warning", "note", "axes")
-                )
-        except FileNotFoundError:
-            raise
-        except UNREADABLE as error:
-            raise ValueError(
-                f"The posterior {path} cannot be read. It was written whole, so it was damaged later; restore it from "
-                "a copy. A new run, in another folder, would be charged anew."
-            ) from error
-        certificate = Certificate.from_json(text) if text else None
+        saved = Saved.read(path)
+        certificate = Certificate.from_json(saved["certificate"]) if saved["certificate"] else None
+        points, warning = saved["points"], saved["warning"]
         if certificate is not None:
-            certificate.verify()
+            certificate.verify(posterior=None if saved.derived else saved)
+            said = _derived(saved.derived) if saved.derived else "" if certificate.numbers else UNTIED
+            warning = " ".join(filter(None, (warning, said if said not in warning else "")))
         if method is not None and (find := method.points) is not None:
             shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
-            points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in _flat(shapes)])
-        names = {name: tuple(map(str, given)) for name, given in labels.items()}
-        return cls(draws, certificate, method, points, warning or None, names, note, json.loads(axes or "{}"))
+            points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in named(shapes)])
+        texts = {"warning": warning or None, "note": saved["note"], "derived": saved.derived}
+        return cls(saved["draws"], certificate, method, points, labels=saved["labels"], axes=saved["axes"], **texts)
 
 
 def effects(draws: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -311,8 +333,11 @@ def _plain(name: str) -> str:
     return name.replace("/", ".").replace("[", "_").replace("]", "")
 
 
-def _flat(points: dict[str, PyTree]) -> dict[str, Any]:
-    """Name every array of the points by its path."""
+def named(points: Mapping[str, PyTree]) -> dict[str, Any]:
+    """Name every array of the points, or of other trees, by its path.
+
+    Privacy: public.
+    """
     return {
         name + jax.tree_util.keystr(path): leaf
         for name, tree in points.items()
@@ -320,8 +345,8 @@ def _flat(points: dict[str, PyTree]) -> dict[str, Any]:
     }
 
 
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
-"""What NumPy raises at an ``.npz`` file that was cut short or changed."""
+def _derived(how: str) -> str:
+    return f"These are not the certified numbers, but said to be computed from them: {how}."
 
 
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tacit.certificate import Certificate
 from tacit.fit import (
@@ -18,13 +19,17 @@ from tacit.fit import (
     check_types,
     default_rate,
     posterior_of,
+    released_numbers,
     suited,
     suited_clip,
     title_of,
 )
+from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.scored import ScoredState, scored
+from tacit.numbers import fingerprint
 from tacit.posterior import Posterior
+from tacit.provenance import whose
 from tacit.rehearse import LogLikelihood
 from tacit.types import Key, Method, MethodFor
 from tacit.wall import Door, versions
@@ -55,6 +60,21 @@ class Selected(NamedTuple):
     name: str
     posterior: Posterior
     score: float
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return SHA-256 hashes of the posterior's numbers, and of the score with the candidate's name.
+
+        Privacy: post-processing.
+        """
+        return {**self.posterior.fingerprints(), "score": _fingerprint(self.name, self.score)}
+
+    def verify(self, ledger: Ledger | None = None) -> str:
+        """Check the certificate, and that this is what it was issued for; say what was found.
+
+        Privacy: post-processing.
+        """
+        assert self.posterior.certificate is not None
+        return self.posterior.certificate.verify(ledger, self)
 
 
 @single_precision
@@ -140,16 +160,19 @@ def select(
     starts = [jax.tree.map(jnp.asarray, jax.jit(method.init)(key)) for method in methods]
     place, state = best_of(doors, starts, _score, seed=simulate)
     cost = max(budget.epsilon, mechanism.cost(budget.delta * (1 - RESERVE)))
-    certificate = Certificate.issue(
+    posterior = posterior_of(methods[place], state, jax.random.fold_in(key, steps), None)
+    score = _score(state)
+    posterior.certificate = Certificate.issue(
         ledger=data.ledger,
         run=facts["run"],
         budget=budget,
         slack=_slack(doors, mechanism, cost),
         versions=versions(),
         caveats=caveats(budget, data),
+        numbers={**released_numbers(state, posterior), "score": _fingerprint(list(candidates)[place], score)},
+        code="user" if any(whose(method.contribute) == "user" for method in methods) else "tacit",
     )
-    posterior = posterior_of(methods[place], state, jax.random.fold_in(key, steps), certificate)
-    return Selected(list(candidates)[place], posterior, _score(state))
+    return Selected(list(candidates)[place], posterior, score)
 
 
 def _candidate(
@@ -187,6 +210,10 @@ def _candidate(
         weights=weights or built.weights,
         bound=bound,
     )
+
+
+def _fingerprint(name: str, score: float) -> str:
+    return fingerprint({f"score of {name}": np.float64(score)})
 
 
 def _score(state: ScoredState) -> float:

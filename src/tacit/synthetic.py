@@ -171,7 +171,8 @@ def mix(posteriors: Sequence[Posterior], certificate: Certificate | None = None)
             "Posteriors are mixed that have the same sites, one for each synthetic table; give at least one."
         )
     draws = {name: jnp.concatenate([one.draws[name] for one in posteriors]) for name in posteriors[0].draws}
-    return Posterior(draws, certificate, posteriors[0]._method)
+    derived = f"draws of {len(posteriors)} analyses of synthetic tables, mixed" if certificate else ""
+    return Posterior(draws, certificate, posteriors[0]._method, derived=derived)
 
 
 def _dependence(table: np.ndarray, noise_std: float) -> float:

@@ -51,7 +51,12 @@ def add(commands: Any) -> None:
     )
     for action, does, words in (
         ("show", _show, "Print the page for a data protection officer."),
-        ("verify", _verify, "Compute every number of the certificate anew; exit code 1 where it does not hold."),
+        (
+            "verify",
+            _verify,
+            "Compute every number of the certificate anew, and compare the posterior beside it with the numbers that "
+            "it was issued for; exit code 1 where it does not hold.",
+        ),
     ):
         one = certificate.add_parser(
             action, description=words, help=words, epilog=f"Example:  tacit certificate {action} run"
@@ -158,7 +163,7 @@ def _verify(chosen: argparse.Namespace) -> None:
         chosen.ledger = existing_ledger(chosen.ledger)
     try:
         certificate = Certificate.load(chosen.path)
-        certificate.verify(chosen.ledger)
+        said = _compared(certificate, chosen.path, chosen.ledger)
     except CertificateError as error:
         if chosen.json:
             write({"holds": False, "why": " ".join(str(error).split())})
@@ -166,9 +171,27 @@ def _verify(chosen: argparse.Namespace) -> None:
     first = "SIMULATION, which protects nobody. " if certificate.simulation else ""
     if chosen.json:
         facts = {"epsilon": certificate.epsilon, "delta": certificate.delta, "simulation": certificate.simulation}
-        write({"holds": True, **facts})
+        write({"holds": True, **facts, "numbers": said, "code": certificate.code or None})
     else:
-        print(f"{first}The certificate holds: epsilon {certificate.epsilon:.6g}, delta {certificate.delta:.6g}.")
+        print(f"{first}The certificate holds: epsilon {certificate.epsilon:.6g}, delta {certificate.delta:.6g}. {said}")
+
+
+def _compared(certificate: Any, path: Path, ledger: Any) -> str:
+    """Check a certificate, and the numbers in the run's folder if they are there; say what was found of them."""
+    from tacit.certificate import CertificateError
+    from tacit.numbers import Saved
+
+    file = (path if path.is_dir() else path.parent) / "posterior.npz"
+    if not file.exists():
+        return str(certificate.verify(ledger))
+    try:
+        saved = Saved.read(file)
+    except ValueError as error:
+        raise CertificateError(str(error)) from error
+    if saved.derived:
+        certificate.verify(ledger)
+        return f"The numbers are not the certified ones, but said to be computed from them: {saved.derived}."
+    return str(certificate.verify(ledger, saved))
 
 
 def existing_ledger(path: Path) -> Any:
