@@ -24,6 +24,7 @@ KEY = jax.random.key(0)
 N, P, Q, R = 6, 90, 100, 70
 X = jax.random.normal(KEY, (N, P))
 WEIGHTS = {"a": 0.1 * jax.random.normal(KEY, (P, Q)), "b": jnp.ones(Q), "c": 0.1 * jax.random.normal(KEY, (Q, R))}
+recognising = pytest.mark.usefixtures("quick_compiler")  # a matter of the trace, not of the compiled code
 ACTIVATIONS: list[Callable[[Any], Any]] = [jax.nn.relu, jax.nn.softplus, jnp.tanh, jax.nn.sigmoid, jax.nn.gelu]
 
 
@@ -56,18 +57,21 @@ def dense(activation: Callable[[Any], Any], rows: bool = False) -> Callable[...,
     return loss
 
 
+@recognising
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("rows", [False, True])
 def test_weights_of_dense_layers(activation: Callable[[Any], Any], rows: bool) -> None:
     assert checked(jax.grad(dense(activation, rows))) == [(P, Q), None, (Q, R)]
 
 
+@recognising
 @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda f: jax.jit(jax.checkpoint(jax.jit(f)))])
 def test_calls_are_opened_up(wrap: Callable[..., Any]) -> None:
     assert checked(jax.grad(wrap(dense(jax.nn.relu, rows=True)))) == [(P, Q), None, (Q, R)]
     assert checked(wrap(jax.grad(dense(jax.nn.softplus)))) == [(P, Q), None, (Q, R)]
 
 
+@recognising
 def test_custom_derivatives_are_opened_up() -> None:
     @jax.custom_vjp
     def layer(w: Any, x: Any) -> Any:
@@ -83,6 +87,7 @@ def test_custom_derivatives_are_opened_up() -> None:
     assert checked(jax.grad(lambda w, x: jnp.sum(bent(layer(w["a"], x))))) == [(P, Q), None, None]
 
 
+@recognising
 def test_equinox_and_stax() -> None:
     mlp = eqx.nn.MLP(P, R, Q, 2, activation=jax.nn.softplus, key=KEY)
     arrays, static = eqx.partition(mlp, eqx.is_array)
@@ -97,6 +102,7 @@ def test_equinox_and_stax() -> None:
     assert [pair for pair in checked(jax.grad(loss), weights) if pair] == [(P, Q), (Q, R), (Q, R)]
 
 
+@recognising
 def test_what_rearranges_or_scales_is_looked_through() -> None:
     def product(x: Any) -> Any:
         return jnp.outer(x, jnp.cos(x[:80]))
@@ -122,6 +128,7 @@ def test_what_rearranges_or_scales_is_looked_through() -> None:
     assert {tuple(sorted(pair)) for (pair,) in found.values()} == {(80, P)}
 
 
+@recognising
 def test_what_is_not_an_outer_product_stays_as_it_is() -> None:
     cases: dict[str, Callable[..., Any]] = {
         "two products": lambda w, x: jnp.outer(x, x) + jnp.outer(jnp.sin(x), x),
@@ -143,6 +150,7 @@ def test_what_is_not_an_outer_product_stays_as_it_is() -> None:
         assert checked(contribute) == [None], name
 
 
+@recognising
 def test_any_other_leaf_is_a_thin_product() -> None:
     """Of the array that it is made of by rearranging and scaling, and of each record's number."""
     cases: dict[str, tuple[Callable[..., Any], Any]] = {
@@ -175,6 +183,7 @@ def test_any_other_leaf_is_a_thin_product() -> None:
     assert outer.find(jax.vmap(lambda x: jnp.int32(x)), X, thin=True) == [None], "whole numbers are exact as they are"
 
 
+@recognising
 def test_a_batch_of_one_record_is_not_taken_apart() -> None:
     assert outer.find(jax.vmap(lambda x: jnp.outer(x, x)), X[:1]) == [None]
 
@@ -237,6 +246,7 @@ def test_records_one_at_a_time_give_the_same_factors(monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max(initial=0))
 
 
+@recognising
 def test_batches_of_one_and_own_keys_are_taken_apart_too() -> None:
     assert step_of(network(batch_of_one=True)).factoring is not None
     noisy = network()._replace(
@@ -335,6 +345,7 @@ def test_the_memory_of_a_step_does_not_follow_the_records() -> None:
     assert temporary[1] < 1.05 * temporary[0]
 
 
+@recognising
 def test_a_weight_far_from_the_clip_is_not_taken_apart() -> None:
     step = step_of(network(), weights=(1e30, 1.0, 1.0), clip=1e-3)
     assert step.factoring is not None

@@ -50,6 +50,7 @@ def words(keys: Any) -> list[bytes]:
     return [row.tobytes() for row in np.asarray(jax.random.key_data(keys)).reshape(-1, 8)]
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_records_of_the_same_content_get_different_draws() -> None:
     step = step_of(drawn())
     rows = np.zeros((step.chunk, WIDTH), np.float32)
@@ -60,6 +61,7 @@ def test_records_of_the_same_content_get_different_draws() -> None:
     assert stats.kstest(numbers, stats.uniform(-1, 2).cdf).pvalue > 1e-6
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_no_two_keys_of_a_run_are_the_same() -> None:
     # Steps, slots, the two keys of each step behind noise, subset and ties, and the secret itself.
     step = step_of(drawn())
@@ -72,6 +74,7 @@ def test_no_two_keys_of_a_run_are_the_same() -> None:
     assert len(set(everything)) == len(everything) == 5 * step.chunk + 5 + 65 + 64
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_the_keys_follow_the_secret_and_never_the_public_key(
     open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +112,7 @@ def test_a_record_that_keeps_its_key_keeps_its_integers() -> None:
     assert not np.any(np.all(np.asarray(program(state, rows[moved], KEY, own)) == here[moved], axis=1))
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_every_slot_draws_by_the_same_law() -> None:
     step = step_of(drawn())
     rows = np.zeros((step.chunk, WIDTH), np.float32)
@@ -154,6 +158,7 @@ def test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot() -> No
     assert np.array_equal(np.asarray(total.high) * 65536 + np.asarray(total.low), expected)
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_a_method_with_own_keys_goes_through_the_same_checks(open_door: Callable[..., Door]) -> None:
     data = PrivateData(np.ones((60, WIDTH), np.float32), size=60)
     held = jnp.zeros((60, WIDTH))
@@ -169,6 +174,7 @@ def test_a_method_with_own_keys_goes_through_the_same_checks(open_door: Callable
         open_door(drawn()._replace(contribute=prints), data, MECHANISM)
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_without_own_keys_nothing_is_drawn_for_them() -> None:
     plain = drawn()._replace(contribute=lambda state, record, key: record, own=False)
     assert step_of(plain).own_keys(random.fixed(1), jnp.arange(3)) is None

@@ -69,6 +69,7 @@ def test_cutting_a_run_into_segments_changes_no_bit(
     assert np.array_equal(everything(door, [5, 6]), everything(open_door(long(), data(), MECHANISM, 4), [5, 6]))
 
 
+@pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("given", [1, 2, 4])
 def test_however_many_steps_words_are_given_for_the_bits_are_the_same(
     alone: None, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, given: int
@@ -94,6 +95,7 @@ def test_given_the_words_of_the_step_noise_and_subsets_are_those_it_draws(alone:
         assert all(np.array_equal(one, other) for one, other in pairs)
 
 
+@pytest.mark.usefixtures("quick_compiler")
 def test_the_ledger_is_charged_before_words_are_drawn(
     alone: None, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -650,15 +650,15 @@ class _Step:
         if (size, own is None) not in self._traced:
             self._traced[size, own is None] = self._trace(size, *given)
         closed, structure = self._traced[size, own is None]
-        return jax.tree.unflatten(structure, jaxpr_as_fun(closed)(*jax.tree.leaves(given)))
+        return self._scaled(jax.tree.unflatten(structure, jaxpr_as_fun(closed)(*jax.tree.leaves(given))), size)
 
     def _trace(self, size: int, *given: Any) -> tuple[Any, Any]:
         """Trace the contributions of a chunk; records that the program may mix are evaluated one at a time."""
         leaves, structure = jax.tree.flatten(given)
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
 
-        def flat(*leaves: Any) -> clip.Scaled:
-            return self._clipped(*jax.tree.unflatten(structure, leaves))
+        def flat(*leaves: Any) -> list[Any]:
+            return self._evaluated(*jax.tree.unflatten(structure, leaves))
 
         closed, shape = jax.make_jaxpr(flat, return_shape=True)(*shapes)
         if calls := trace.contents(closed)[1]:
@@ -674,7 +674,9 @@ class _Step:
             return self._trace(size, *given)
         return closed, jax.tree.structure(shape)
 
-    def _clipped(self, state: State, rows: PyTree, key: Key, own: Key | None) -> clip.Scaled:
+    def _evaluated(self, state: State, rows: PyTree, key: Key, own: Key | None) -> list[Any]:
+        """Return ``_contributions``, outer products taken apart; where places matter, of one record at a time."""
+
         def evaluate(mine: tuple[PyTree, Key | None]) -> list[Any]:
             apart = [product is not None for product in self.outers]
             apart += [False] * (len(self.sparse) + bool(self.method.needs))
@@ -683,15 +685,16 @@ class _Step:
             return outer.split(self._contributions, state, mine[0], key, mine[1], apart=apart, thin=True).values
 
         if self.alike:
-            values = evaluate((rows, own))
-        else:
-            # A record beside itself: what is done for one alone is not recognised as an outer product.
-            times = 2 if self.factoring else 1
-            alone = jax.tree.map(lambda leaf: jnp.stack([leaf] * times, 1), (rows, own))
-            values = jax.tree.map(lambda leaf: leaf[:, 0], jax.lax.map(evaluate, alone))
+            return evaluate((rows, own))
+        # A record beside itself: what is done for one alone is not recognised as an outer product.
+        times = 2 if self.factoring else 1
+        alone = jax.tree.map(lambda leaf: jnp.stack([leaf] * times, 1), (rows, own))
+        return jax.tree.map(lambda leaf: leaf[:, 0], jax.lax.map(evaluate, alone))
+
+    def _scaled(self, values: list[Any], size: int) -> clip.Scaled:
+        """Clip the contributions of a chunk."""
         leaves, places = values[: len(self.outers)], values[len(self.outers) :]
         fits = places.pop() if self.method.needs else None
-        size = len(jax.tree.leaves(rows)[0])
         flat = [
             value.reshape(size, -1).astype(jnp.float32) * weight
             for value, weight in zip(leaves, self.weights, strict=True)
