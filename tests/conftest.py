@@ -40,17 +40,12 @@ LONG = (
     *("tests/test_audit", "tests/test_auto", "tests/test_distribute", "tests/test_effects"),
     *("tests/test_estimators", "tests/test_examples", "tests/test_formula", "tests/test_plots", "tests/test_posterior"),
     *("tests/test_properties", "tests/test_recalibrate", "tests/test_rehearse", "tests/test_select"),
-<<<<<<< HEAD
     *("tests/test_synthetic", "tests/test_topics", "tests/wall/test_disk"),
     "tests/wall/test_places.py::test_no_place_matters_here",
     "tests/wall/test_places.py::test_no_place_matters_with_fewer_instructions",
     "tests/test_system.py::test_the_ledger_with_the_locks_of_windows",
     *("tests/wall/test_precision", "tests/wall/test_rewrite", "tests/wall/test_rows"),
-    *("tests/wall/test_tables", "tests/wall/test_units"),
-=======
-    *("tests/test_synthetic", "tests/test_topics", "tests/wall/test_disk", "tests/wall/test_rewrite"),
-    *("tests/wall/test_rows", "tests/wall/test_units"),
->>>>>>> speed
+    "tests/wall/test_units",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[much noise]",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[one number]",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[vi]",

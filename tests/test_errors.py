@@ -132,6 +132,11 @@ def captured_likelihood(world: World) -> Callable[..., None]:
     return model
 
 
+def sized(world: World) -> PrivateData:
+    """Seal the records with their number declared: only that is compared with what a model holds."""
+    return PrivateData({"x": world.x, "y": world.y}, size=len(world.y), ledger=world.ledger)
+
+
 def run(world: World, model: Any = logistic, budget: Any = None, data: Any = None, **settings: Any) -> Any:
     settings = {"steps": 3, "simulate": 1, "progress": False, "key": jax.random.key(0)} | settings
     return fit(vi(model), data or world.data, budget or Budget(1.0, 1e-5), **settings)
@@ -233,9 +238,9 @@ add("prior from records", lambda w: run(w, prior_from_records), "prior of the mo
 add("nothing observed", lambda w: run(w, nothing_observed), "observes nothing|no plate over records")
 add("nothing latent", lambda w: run(w, nothing_latent), "no latent site")
 add("captured", lambda w: run(w, captured(w)), "no plate over records|captured")
-add("captured beside", lambda w: run(w, captured_beside(w)), "as many rows as there are records")
-add("captured in the likelihood", lambda w: run(w, captured_likelihood(w)), "as many rows as there are records")
-add("captured by a question", lambda w: ask(w.data, lambda r: jnp.asarray(w.x).sum(), B, clip=1.0), "as many rows")
+add("captured beside", lambda w: run(w, captured_beside(w), data=sized(w)), "as records are declared")
+add("captured in the likelihood", lambda w: run(w, captured_likelihood(w), data=sized(w)), "as records are declared")
+add("captured by a question", lambda w: ask(sized(w), lambda r: jnp.asarray(w.x).sum(), B, clip=1.0), "as many rows")
 add("weights, too many", lambda w: run(w, weights=(1.0, 2.0)), "block weights")
 add("weights, negative", lambda w: run(w, weights=(-1.0,)), "weights must be finite numbers above 0")
 add("contribution of nothing", lambda w: ask(w.data, lambda r: (), B, clip=1.0), "contribution is empty")

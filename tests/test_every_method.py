@@ -372,6 +372,7 @@ def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Calla
         # By exactness of the sum, removing a record moves it by that record's own integers.
         given, wild = TABLE[name].records, numbers(name)
         x = (scale * generator.standard_cauchy((step.chunk, *given[wild].shape[1:]))).astype(np.float32)
+        x = (x > 0).astype(np.float32) if name.startswith("belief_net") and scale == 1.0 else x  # others count 0
         others = {
             column: generator.integers(0, 2, (step.chunk, *given[column].shape[1:])).astype(given[column].dtype)
             for column in set(given) - {wild}

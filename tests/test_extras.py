@@ -29,7 +29,7 @@ def plain(requirement: str) -> str:
     return re.split(r"[\s\[<>=!~;]", requirement, maxsplit=1)[0].lower().replace("_", "-")
 
 
-BASE = {plain(one) for one in PROJECT["dependencies"]}
+BASE = {"jaxlib", *(plain(one) for one in PROJECT["dependencies"])}  # jaxlib comes with jax
 
 
 def outer_imports(tree: ast.Module) -> Iterator[str]:

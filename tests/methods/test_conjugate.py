@@ -16,11 +16,13 @@ from scipy import special, stats
 
 import tacit
 from tacit import Budget, PrivateData, families
+from tacit.mechanism import Mechanism
 from tacit.methods import families as inside
 from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
 from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing
 from tacit.methods.running import blend, start
 from tacit.types import Method, PyTree, Release
+from tacit.wall import _Step
 
 KEY = jax.random.key(0)
 COUNT = 400
