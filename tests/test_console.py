@@ -37,7 +37,9 @@ def test_greek_letters_are_spelt_out(console: str, tmp_path: Path) -> None:
     book = Ledger(tmp_path / "book.jsonl")
     recipe = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
     book.charge(Look("run-1", "fit", "vi", recipe, 0, 100, "tag", "patient", False))
-    tacit.Certificate.issue(ledger=book, run="run-1", budget=Budget(1.0, 1e-5, unit="patient")).save(tmp_path)
+    tacit.Certificate.issue(ledger=book, run="run-1", budget=Budget(1.0, 1e-5, unit="patient"), slack=1e-12).save(
+        tmp_path
+    )
     assert "epsilon" in tacit_says(console, "certificate", "show", str(tmp_path)).decode(CODECS[console])
 
 

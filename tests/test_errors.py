@@ -139,7 +139,7 @@ def sized(world: World) -> PrivateData:
 
 def run(world: World, model: Any = logistic, budget: Any = None, data: Any = None, **settings: Any) -> Any:
     settings = {"steps": 3, "simulate": 1, "progress": False, "key": jax.random.key(0)} | settings
-    return fit(vi(model), data or world.data, budget or Budget(1.0, 1e-5), **settings)
+    return fit(vi(model), world.data if data is None else data, budget or Budget(1.0, 1e-5), **settings)
 
 
 def sum_of(world: World, clip: Any = 1.0, budget: Any = None, data: Any = None, **settings: Any) -> Any:

@@ -314,7 +314,7 @@ def _attacked(
     watched, key = _watched(built, canaries, mechanism, runs, final), jax.random.key(0)
     door = Door(
         watched,
-        PrivateData(everyone, size=size),
+        PrivateData(everyone, size=size + 1),  # one more: the canaries that the method holds are as many as there are
         replace(mechanism, steps=runs * mechanism.steps),
         secret=secret,
         key=key,

@@ -668,7 +668,7 @@ class Certificate:
         path = Path(path)
         file = path / "certificate.json" if path.is_dir() else path
         try:
-            with open(file, encoding="utf-8") as opened:
+            with open(file, encoding="utf-8", newline="") as opened:
                 text = opened.read(MOST_TEXT + 1)
         except UnicodeDecodeError as error:
             raise CertificateError(f"{file} is not a certificate that tacit wrote: {error}.") from error
