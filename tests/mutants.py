@@ -297,8 +297,8 @@ MUTANTS = [
     Mutant(
         "the anchor in a run's folder is not compared",
         "anchors.py",
-        "    if of_run is not None and (said",
-        "    if of_run is None and (said",
+        "    if run_anchor is not None and of_run is not None and",
+        "    if run_anchor is not None and of_run is None and",
         (f"{ANCHORS}::test_a_run_folder_is_an_anchor_without_a_state_folder",),
     ),
     Mutant(

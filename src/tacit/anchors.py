@@ -134,10 +134,11 @@ def problem(path: Path, lines: Sequence[Line], run_anchor: Path | None = None) -
             f"{lacked[0].problem(path, lines)} Looks are missing, so nothing can be charged; restore the newest copy, "
             f"or, if it is lost for good, write: {COMMAND} {path} --reason '...'"
         )
-    if of_run is not None and (said := Anchor(**of_run).problem(path, lines)):
+    if run_anchor is not None and of_run is not None and Anchor(**of_run).problem(path, lines):
         return (
-            f"{said} The run in {run_anchor and run_anchor.parent} was charged to what is missing; restore the newest "
-            "copy, or choose another run_dir."
+            f"The run in {run_anchor.parent} was charged to a ledger that had {of_run['lines']} lines, and {path} is "
+            "another one or lacks some of them. Restore its newest copy, give the records that ledger, or choose another "
+            "run_dir."
         )
     return ""
 
