@@ -137,8 +137,8 @@ def problem(path: Path, lines: Sequence[Line], run_anchor: Path | None = None) -
     if run_anchor is not None and of_run is not None and Anchor(**of_run).problem(path, lines):
         return (
             f"The run in {run_anchor.parent} was charged to a ledger that had {of_run['lines']} lines, and {path} is "
-            "another one or lacks some of them. Restore its newest copy, give the records that ledger, or choose another "
-            "run_dir."
+            "another one or lacks some of them. Restore its newest copy, give the records that ledger, or choose "
+            "another run_dir."
         )
     return ""
 
