@@ -260,7 +260,7 @@ def test_anchors_are_this_users_alone(path: Path, state: Path) -> None:
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in state.iterdir())
 
 
-@pytest.mark.parametrize("damage", ["torn", "nothing", "other fields", "other types", "a link", "readable by others"])
+@pytest.mark.parametrize("damage", ["torn", "other fields", "other types", "a link", "readable by others"])
 def test_an_anchor_that_cannot_be_trusted_is_no_permission(path: Path, state: Path, damage: str) -> None:
     charged(path, 50)
     (file,) = state.glob("ledger-*")
@@ -273,9 +273,7 @@ def test_an_anchor_that_cannot_be_trusted_is_no_permission(path: Path, state: Pa
     else:
         fields = json.loads(content)
         other = {"other fields": {"lines": 1}, "other types": {**fields, "lines": "1"}}.get(damage)
-        file.write_bytes({"torn": content[:20], "nothing": b""}.get(damage) or json.dumps(other).encode())
-        if damage == "nothing":
-            file.write_bytes(b"")
+        file.write_bytes(content[:20] if damage == "torn" else json.dumps(other).encode())
     with pytest.raises(LedgerError, match=r"not known whether .* is whole.*Restore it, or remove it"):
         Ledger(path)
     file.unlink()
@@ -464,3 +462,41 @@ def test_a_certificate_is_an_anchor_that_others_keep(path: Path, tmp_path: Path,
     book = Ledger(path)  # nothing on this machine knows better
     with pytest.raises(CertificateError, match="The ledger has 5 lines but had 9"):
         Certificate.load(tmp_path).verify(book)
+
+
+# A run's own ledger
+
+
+def test_a_run_folder_that_was_removed_leaves_its_path_free(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    fit(None, folder)
+    shutil.rmtree(folder)
+    assert fit(None, folder).certificate is not None
+
+
+def test_a_run_s_own_ledger_that_is_put_back_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    fit(None, folder)
+    book = folder / "ledger.jsonl"
+    lines = book.read_bytes().splitlines(keepends=True)
+    book.write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(LedgerError, match="older copy"):
+        Ledger(book)
+
+
+def test_a_ledger_with_a_cap_in_a_run_folder_is_missed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}", encoding="utf-8")
+    charged(folder / "ledger.jsonl", 1, cap=BUDGET)
+    (folder / "ledger.jsonl").unlink()
+    with pytest.raises(LedgerError, match="is gone"):
+        Ledger(folder / "ledger.jsonl")
+
+
+def test_an_anchor_that_a_power_failure_emptied_is_none(path: Path, state: Path) -> None:
+    copies = charged(path, 1, 2)
+    for file in state.glob("ledger-*.json"):
+        file.write_bytes(b"")
+    path.write_bytes(copies[0])
+    Ledger(path)

@@ -360,20 +360,17 @@ def test_the_line_is_on_the_disk_before_charge_returns(tmp_path: Path, monkeypat
     real = os.fsync
 
     def spy(file: int) -> None:
-        # Of an anchor (tests/test_anchors.py) only what it is known by: its name is a hash.
         name = os.readlink(f"/proc/self/fd/{file}")
-        name = f"anchor by {Path(name).name.split('-')[0]}" if "/tacit/anchors/" in name else name
         synced.append((Path(name).name, path.read_bytes().count(b"\n") if path.exists() else 0))
         real(file)
 
     monkeypatch.setattr(os, "fsync", spy)
     book = Ledger(path)
     book.charge(look(0, 50))
-    written = [("ledger.jsonl", 2), (tmp_path.name, 2), ("anchor by ledger", 2), ("anchor by path", 2)]
-    assert synced == written, "the file with its line, then its folder, then its anchor"
+    assert synced == [("ledger.jsonl", 2), (tmp_path.name, 2)], "the file with its line, then its folder"
     synced.clear()
     book.charge(look(50, 60))
-    assert synced == [("ledger.jsonl", 3), ("anchor by ledger", 3)]
+    assert synced == [("ledger.jsonl", 3)]
     synced.clear()
     assert book.charge(look(50, 60)) is False
     assert synced == []

@@ -23,6 +23,8 @@ from tacit import system
 if TYPE_CHECKING:
     from tacit.ledger import Line
 
+RUN = "run.json"
+"""The name of the file that makes a folder one of a run."""
 RUN_ANCHOR = "anchor.json"
 """The name of the anchor in a run's folder."""
 COMMAND = "tacit ledger accept-loss"
@@ -161,8 +163,11 @@ def files(path: Path, lines: Sequence[Line]) -> Iterator[tuple[Path, bytes]]:
     if (anchor := Anchor.of(lines)) is None:
         return
     pointer = {"ledger": anchor.ledger, "path": os.path.realpath(path)}
-    # The pointer last: what it leads to is there.
-    for file, content in ((_file(anchor.ledger), anchor.to_bytes()), (_pointer(path), _json(pointer))):
+    wanted = [(_file(anchor.ledger), anchor.to_bytes())]
+    # A run's own ledger without a cap goes when the run's folder is removed, and the path is free for another run.
+    if "cap" in anchor.header or not (path.parent / RUN).exists():
+        wanted.append((_pointer(path), _json(pointer)))  # last: what it leads to is there
+    for file, content in wanted:
         if system.read_own(file) != content:
             yield file, content
 
@@ -211,8 +216,8 @@ def _read(file: Path, fields: Mapping[str, type], *, own: bool = True) -> dict[s
         content = system.read_own(file) if own else file.read_bytes()
     except FileNotFoundError:
         return None
-    if content is None and not os.path.lexists(file):
-        return None
+    if content == b"" or (content is None and not os.path.lexists(file)):
+        return None  # empty after a power failure
     with contextlib.suppress(ValueError):
         found = None if content is None else json.loads(content)
         if isinstance(found, dict) and {name: type(value) for name, value in found.items()} == fields:
