@@ -66,7 +66,9 @@ LONG = (
     "tests/test_faults.py::test_no_look_is_lost_or_free[run.json",
     "tests/test_faults.py::test_no_look_is_lost_or_free[secret cut",
     "tests/test_faults.py::test_no_look_is_lost_or_free[secret:",
+    "tests/test_faults.py::test_no_look_is_lost_or_free_with_constants_as_arguments",
     "tests/test_fit.py::test_a_method_brings_block_weights_and_the_user_has_the_last_word",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[array",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[data",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[program",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[secret",
@@ -161,6 +163,15 @@ def _compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     real = {"wall", "privacy"} & set(request.path.parts[len(Path(__file__).parts) - 1 :])
     with nullcontext() if real else _quickly():
         yield
+
+
+@pytest.fixture(params=[False, True], ids=["constants in the text", "constants as arguments"])
+def hoisted(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Both ways in which JAX keeps arrays that a program holds; the second is announced as its default."""
+    before = jax.config.jax_use_simplified_jaxpr_constants
+    jax.config.update("jax_use_simplified_jaxpr_constants", request.param)
+    yield request.param
+    jax.config.update("jax_use_simplified_jaxpr_constants", before)
 
 
 @pytest.fixture

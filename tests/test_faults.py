@@ -57,7 +57,7 @@ class World:
         self.executed: list[tuple[str, bytes, int, str]] = []
         secrets = (hashlib.sha256(bytes([i])).digest() for i in itertools.count())
         patch.setattr(secret_random, "fresh", lambda: secret_random.from_bytes(next(secrets)))
-        advance = wall.Door._advance
+        advance = wall.Door._advance_within
 
         def spy(door: wall.Door, state: Any, first: int, stop: int) -> Any:
             met = digest((state, door._records))
@@ -67,7 +67,7 @@ class World:
             assert stop == first + 1  # one step a segment, so the state is that of the step
             return advance(door, state, first, stop)
 
-        patch.setattr(wall.Door, "_advance", spy)
+        patch.setattr(wall.Door, "_advance_within", spy)  # where the stream is that of the steps
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -99,10 +99,11 @@ def digest(tree: Any) -> str:
 
 
 def method() -> tacit.Method:
-    """Release sums that depend on the state, and keep them all."""
+    """Release sums that depend on the state and on an array that the program holds, and keep them all."""
+    held = jnp.linspace(0.5, 1.5, 64)
     return tacit.Method(
         init=lambda key: (jnp.zeros((STEPS, 2)), jnp.int32(0)),
-        contribute=lambda state, record, key: jnp.sin(record + jnp.sum(state[0])),
+        contribute=lambda state, record, key: jnp.sin(record + jnp.sum(state[0])) * jnp.mean(held),
         update=lambda state, release, key: (state[0].at[state[1]].set(release.total), state[1] + 1),
         draw=lambda state, key: {"totals": state[0]},
     )
@@ -386,6 +387,31 @@ def test_no_look_is_lost_or_free(name: str, moment: str, tmp_path: Path, unbroke
     found = outcome(FAULTS[name], moment, tmp_path, unbroken)
     if moment == MOMENTS[1]:
         assert found == EXPECTED[name]
+
+
+@pytest.fixture(scope="module")
+def unbroken_as_arguments() -> Unbroken:
+    with constants_as_arguments():
+        return reference()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_look_is_lost_or_free_with_constants_as_arguments(
+    name: str, tmp_path: Path, unbroken_as_arguments: Unbroken
+) -> None:
+    """The same where JAX hands arrays that a program holds over as arguments, and leaves them out of its text."""
+    with constants_as_arguments():
+        assert outcome(FAULTS[name], MOMENTS[1], tmp_path, unbroken_as_arguments) == EXPECTED[name]
+
+
+@contextlib.contextmanager
+def constants_as_arguments() -> Iterator[None]:
+    before = jax.config.jax_use_simplified_jaxpr_constants
+    jax.config.update("jax_use_simplified_jaxpr_constants", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_use_simplified_jaxpr_constants", before)
 
 
 REPLAYED, REFUSED = "same posterior, nothing charged again", "refused; then same posterior, nothing charged again"

@@ -881,7 +881,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644)
 
     Privacy: of what is written.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+    partial = partial_of(path)
     try:
         with os.fdopen(system.create(partial, mode), "wb") as file:
             write(file)
@@ -899,8 +899,16 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644)
         ) from error
 
 
+def partial_of(path: Path) -> Path:
+    """Return a name beside a file for what is written of it before it is whole: one that nobody knows before.
+
+    Privacy: public.
+    """
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+
+
 def remove_partial(path: Path) -> None:
-    """Remove what ``write_whole`` left of a file when it was killed; nobody else may be writing it.
+    """Remove what was left of a file under ``partial_of`` by a kill; nobody else may be writing it.
 
     Privacy: public.
     """

@@ -49,6 +49,8 @@ HANDED_OVER = 128
 """Steps for which noise and subsets are handed over at once, at most."""
 SEGMENTS = 50
 """A run stops this many times: for the ledger, the checkpoint, the progress bar, and to tie noise to the program."""
+LONG_SEGMENT = 100
+"""Chunks of records in a segment from which on noise is tied to the program anew in each: that takes a chunk or so."""
 QUICK = 1 << 28
 """A run whose contributions have fewer numbers in all takes less time than compiling it: it is compiled quickly."""
 QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
@@ -118,7 +120,8 @@ class Door:
         # The start decides the bits too, and is computed outside the segment; so do the compiler's options, and the
         # parts in which random words are made.
         started = trace.lower(jax.jit(lambda key: _arrays(method.init(key))), key)[1]
-        self._text = text + started + repr((step.options, random.WORDS_AT_ONCE, alias.GROUP, SEGMENTS))
+        parts = (step.options, random.WORDS_AT_ONCE, alias.GROUP, SEGMENTS, LONG_SEGMENT)
+        self._text = text + started + repr(parts)
         self._program: Any = lowered and lowered.compile(compiler_options=step.options)
         in_memory = not self._fetch and not self._shards
         self._step, self._room = step, step.room_for(step.together) if in_memory else None
@@ -147,7 +150,14 @@ class Door:
         """
         self._secret, self.origin = secret, origin
         self.tag = _tag(secret, self._key, self._records, self._text, origin)
-        self._begin_segment(-1, b"")
+        self._begin_segment(None, b"", b"")
+
+    def go_on(self, met: bytes) -> None:
+        """Take up what the run had met when its checkpoint was written: ``met`` at that time.
+
+        Privacy: public.
+        """
+        self.met = met
 
     def advance(self, state: State, first: int, stop: int) -> State:
         """Take the private steps ``first`` to ``stop - 1``; the ledger line is on disk before a record is read.
@@ -174,14 +184,27 @@ class Door:
         return state
 
     def _meet(self, state: State, step: int) -> None:
-        """Tie subsets and noise of a segment of steps to what the program does at the state in which it begins.
+        """Tie subsets and noise of a segment of steps to what the program has done at the states it met so far.
 
         Two programs that were taken for one, because something was missing in the tag, would otherwise meet the same
         noise, and the difference of their releases would be that of their sums (docs/proofs/replay.md).
         """
         segment, inside = divmod(step, self.segment)
-        if not inside:
-            now_and_then = segment & (segment - 1) == 0  # at a power of two
+        if inside and segment == self._segment:
+            return
+        if segment == self._segment:  # its first steps once more
+            before = self._before
+        elif not inside and (self._segment is None or segment == self._segment + 1):
+            before = self.met
+        elif step == 0:
+            before = b""
+        else:
+            raise ValueError(
+                f"Step {step} does not follow the steps before it, and its noise belongs to what the program did in "
+                f"them. Go on in order, from a multiple of {self.segment}. This is a mistake of tacit."
+            )
+        met, now_and_then = before, segment & (segment - 1) == 0  # at a power of two
+        if now_and_then or not before or self.segment * self._step.expected_chunks >= LONG_SEGMENT:
             found, alike = self._step.fingerprint(state, self._key, thorough=now_and_then)
             if not alike:
                 raise RuntimeError(
@@ -189,19 +212,15 @@ class Door:
                     "the run began. Nothing of this step was released. Please report the model; until then, "
                     "run it on another processor or version of JAX."
                 )
-            self._begin_segment(segment, shards.agreed_bytes(found) if self._shards else found)
-        elif self._segment != segment:
-            raise ValueError(
-                f"Step {step} is in the middle of a segment of {self.segment}, and its noise belongs to the state in "
-                "which that segment began. Go on from a multiple of it. This is a mistake of tacit."
-            )
+            met = hashlib.sha256(before + (shards.agreed_bytes(found) if self._shards else found)).digest()
+        self._begin_segment(segment, before, met)
 
-    def _begin_segment(self, segment: int, fingerprint: bytes) -> None:
-        # Subsets and noise come from the secret AND the tag AND the fingerprint: other data or another program never
+    def _begin_segment(self, segment: int | None, before: bytes, met: bytes) -> None:
+        # Subsets and noise come from the secret AND the tag AND the fingerprints: other data or another program never
         # meets the same noise, whoever copied, shared or restarted the run's folder. A simulation hides nothing, and is
         # compared across data.
-        self._segment, self._drawn = segment, (-1, None)
-        tag = f"{self.tag} {segment} {fingerprint.hex()}"
+        self._segment, self._before, self.met, self._drawn = segment, before, met, (-1, None)
+        tag = f"{self.tag} {segment} {met.hex()}"
         stream = hmac.new(random.to_bytes(self._secret), b"stream " + tag.encode(), "sha256").digest()
         self._stream = self._secret if self._look.simulation else random.from_bytes(stream)
         if self._shards:
@@ -318,6 +337,7 @@ class _Step:
         if self.factoring is None:
             clip.shrink(self.length, self.radius)  # refuses what rounding would spoil
         self.chunk = self.factoring.chunk if self.factoring else self._chunk(128.0 if expected is None else expected)
+        self.expected_chunks = max(1, -(-int(expected or 0) // self.chunk))
         self.group = self.factoring.group if self.factoring else lattice.group(self.chunk, self.radius)
         self.fine = self.factoring.fine if self.factoring else 0
         self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
