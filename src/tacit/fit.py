@@ -35,7 +35,7 @@ from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.provenance import whose
 from tacit.schema import quietly
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import Door, outer, released, shards, versions
+from tacit.wall import Door, outer, released, shards, versions, with_own_checks
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
@@ -184,7 +184,8 @@ def _fit(
     if lead:
         numbers = released_numbers(state, posterior)
         posterior.certificate = _certificate(door, ledgers[0], run.name, budget, data, numbers, whose(built.contribute))
-    posterior.warning = " ".join(filter(None, (warning, too_large(budget, data)))) or None
+    said = (warning, too_large(budget, data), left_out(built, data))
+    posterior.warning = " ".join(filter(None, said)) or None
     run.finish(posterior)
     return posterior
 
@@ -627,6 +628,20 @@ def too_large(budget: Budget, data: PrivateData) -> str:
     return (
         f"Delta is {budget.delta:g}, and {data.size} units are declared: so large a delta does not rule out that some "
         f"are published as they are. Take it far below {1 / data.size:.2g}."
+    )
+
+
+def left_out(built: Method, data: PrivateData) -> str:
+    """Say, where no schema does, which records counted for nothing without a word; or nothing.
+
+    Privacy: public. It looks at what the method asks for, not at records.
+    """
+    asked = [need.text for need in with_own_checks(built).needs if not need.fixed]
+    if data.schema is not None or not asked:
+        return ""
+    return (
+        "No schema was given, so nobody knows whether every record was what the method needs; one that was not counted "
+        f"for nothing. {' '.join(asked)} Seal the records with a schema that says so: it refuses others beforehand."
     )
 
 

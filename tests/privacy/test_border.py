@@ -6,9 +6,12 @@ inside a step is in tests/wall/test_independence.py.)
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
+import os
 import platform
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -320,6 +323,43 @@ def test_a_need_of_the_caller_s_answers_no_question(fixed: bool) -> None:
         assert ledger.lines == ()
 
 
+def test_a_need_of_the_caller_s_answers_no_question_of_units() -> None:
+    """What sums over the records of a unit is tacit's own code, and must not lend its name to the caller's."""
+    columns = {"x": {"low": -2, "high": 2, "shape": [3]}}
+    schema = tacit.Schema(columns, unit="person", max_records=2, size=35)
+    data = PrivateData({"x": RECORDS, "person": np.arange(70) // 2}, schema)
+    method = weighted(np.ones(3))._replace(contribute=lambda state, record, key: record["x"])
+    for bound in (0.5, 2.0):
+        book = Ledger()
+        need = Need("a question", lambda record, bound=bound: jnp.abs(record["x"]).max() < bound, fixed=True)
+        facts: dict[str, Any] = {"ledgers": [book], "run": "t", "kind": "fit", "title": "t", "simulation": True}
+        Door(method._replace(needs=(need,)), data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
+        assert book.lines == ()
+
+
+def handed_on(record: Any, need: Need) -> Any:
+    return need.holds(record)
+
+
+def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = Need("ours", wall.data.PrivateData.__init__), Need("theirs", lambda record: True)
+    monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=wall.__file__))
+    assert wall._is_ours(functools.partial(handed_on, need=ours))
+    assert not wall._is_ours(functools.partial(handed_on, need=theirs))
+    assert not wall._is_ours(functools.partial(handed_on, theirs.holds))
+    assert not wall._is_ours(theirs.holds)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_without_a_schema_a_posterior_says_what_may_have_been_left_out(declared: bool) -> None:
+    records = {"x": RECORDS, "y": np.arange(70) % 3}
+    columns = {"x": {"low": -2, "high": 2, "shape": [3]}, "y": {"low": 0, "high": 2, "kind": "integer"}}
+    data = PrivateData(records, tacit.Schema(columns) if declared else None)
+    method = tacit.sep(tacit.sites.softmax(3))
+    found = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=2, key=KEY, simulate=1, progress=False)
+    assert ("counted for nothing. y must be a class" in (found.warning or "")) is not declared
+
+
 def test_a_record_that_does_not_fit_contributes_nothing() -> None:
     door = opened(asking(lambda record: record[0] > 0))
     rows = np.resize(RECORDS, (door._step.chunk, 3))
@@ -414,3 +454,39 @@ def test_a_file_that_changes_while_steps_are_taken_releases_nothing(
     monkeypatch.setattr(door._fetch, "_group", meanwhile)
     with pytest.raises(RuntimeError, match="changed since they were sealed"):
         released(door, method)
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "open file"])
+def test_records_are_written_to_no_file_that_somebody_planted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Also where the names that are drawn can be foreseen: a file that is there already is not written to."""
+    schema = tacit.Schema({"x": {"low": -2, "high": 2, "shape": [3]}})
+    table = {"x": RECORDS}
+    folder, theirs = tmp_path / "records", tmp_path / "theirs"
+    folder.mkdir()
+    monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)
+    foreseen = "records.npy.0000000000000000.partial"
+    for name in ("records.partial", foreseen):
+        if kind == "open file":  # kept under another name, as whoever has it open keeps it
+            theirs.touch(mode=0o666)
+            os.link(theirs, folder / name)
+        else:
+            if kind == "link":
+                theirs.touch(mode=0o666)
+            (folder / name).symlink_to(theirs)
+    tacit.write_columns([table], schema, folder)  # what has the name of a part of ours is removed first
+    assert not (folder / "records.npy").is_symlink()
+    assert (folder / "records.npy").stat().st_nlink == 1
+    assert not theirs.exists() or theirs.read_bytes() == b""
+    (folder / "records.npy").unlink()
+    remove = disk.remove_partial
+
+    def planted_meanwhile(path: Path) -> None:
+        remove(path)
+        (folder / foreseen).symlink_to(theirs)
+
+    monkeypatch.setattr(disk, "remove_partial", planted_meanwhile)
+    with pytest.raises(FileExistsError):
+        tacit.write_columns([table], schema, folder)
+    assert not theirs.exists() or theirs.read_bytes() == b""

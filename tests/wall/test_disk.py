@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -366,40 +365,6 @@ def test_errors_of_folders(tmp_path: Path, folder: Path) -> None:
     np.save(tmp_path / "b.npy", np.zeros(4, np.float32))
     with pytest.raises(ValueError, match="leading axis"):
         tacit.read_columns(tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["link", "link to nothing", "open file"])
-def test_records_are_written_to_no_file_that_somebody_planted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """Also where the names that are drawn can be foreseen: a file that is there already is not written to."""
-    folder, theirs = tmp_path / "records", tmp_path / "theirs"
-    folder.mkdir()
-    monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)
-    foreseen = "records.npy.0000000000000000.partial"
-    for name in ("records.partial", foreseen):
-        if kind == "open file":  # kept under another name, as whoever has it open keeps it
-            theirs.touch(mode=0o666)
-            os.link(theirs, folder / name)
-        else:
-            if kind == "link":
-                theirs.touch(mode=0o666)
-            (folder / name).symlink_to(theirs)
-    tacit.write_columns([table()], SCHEMA, folder)  # what has the name of a part of ours is removed first
-    assert not (folder / "records.npy").is_symlink()
-    assert (folder / "records.npy").stat().st_nlink == 1
-    assert not theirs.exists() or theirs.read_bytes() == b""
-    (folder / "records.npy").unlink()
-    remove = disk.remove_partial
-
-    def planted_meanwhile(path: Path) -> None:
-        remove(path)
-        (folder / foreseen).symlink_to(theirs)
-
-    monkeypatch.setattr(disk, "remove_partial", planted_meanwhile)
-    with pytest.raises(FileExistsError):
-        tacit.write_columns([table()], SCHEMA, folder)
-    assert not theirs.exists() or theirs.read_bytes() == b""
 
 
 def test_parquet_is_converted_once(tmp_path: Path) -> None:

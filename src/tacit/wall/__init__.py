@@ -1,4 +1,4 @@
-"""The wall: the only package that reads records. ``Door.advance`` is the only private operation in tacit.
+"""The wall: the only package that reads records. ``Door.advance`` is the only operation that releases any of them.
 
 One step draws a Poisson subset, lets each of its records contribute, clips, sums in integers, adds rounded Gaussian
 noise, and hands the noisy sum to the method. The ledger line is on disk before a record is read.
@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Int32
 from tacit import system
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
-from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
+from tacit.types import Key, Method, Need, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import alias, clip, disk, independence, lattice, outer, random, rewrite, sample, shards, trace
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
@@ -100,6 +100,7 @@ class Door:
     ) -> None:
         check_environment()
         key = random.normalised(key)
+        method = with_own_checks(method)
         # Here and nowhere else methods meet data: what is written for one record is summed over those of a unit.
         method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
@@ -953,7 +954,7 @@ def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) 
     for need in method.needs if declared else ():
         if any(declared.get(name) != column for name, column in (need.facts or {}).items()):
             raise ValueError(f"The schema of the records is another one. {need.text}")
-    fixed = [need for need in method.needs if need.fixed and _is_ours(need.holds)]
+    fixed = [need for need in method.needs if need.fixed]
     in_blocks = isinstance(data._records, disk.Stored | shards.Shards)
     hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.holds(one) for n in fixed]))(records)))
     if fixed and not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
@@ -962,9 +963,25 @@ def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) 
         raise ValueError(f"Some record is not what the method needs. {' '.join(need.text for need in method.needs)}")
 
 
+def with_own_checks(method: Method) -> Method:
+    """Return the method with needs that are ``fixed`` only where their predicate is tacit's own.
+
+    Others would answer a question about the records, free of charge, by whether they refuse.
+
+    Privacy: public.
+    """
+    own = tuple(need._replace(fixed=need.fixed and _is_ours(need.holds)) for need in method.needs)
+    return method._replace(needs=own)
+
+
 def _is_ours(function: Any) -> bool:
-    """Whether a function's code is in this package, behind whatever of it was filled in beforehand."""
+    """Whether a function's code is in this package, and so is that of what was filled in beforehand."""
     while isinstance(function, functools.partial):
+        given = [
+            part.holds if isinstance(part, Need) else part for part in (*function.args, *function.keywords.values())
+        ]
+        if not all(_is_ours(part) for part in given if callable(part)):
+            return False
         function = function.func
     code = getattr(function, "__code__", None)
     return code is not None and Path(code.co_filename).is_relative_to(Path(__file__).parents[1])
