@@ -838,7 +838,7 @@ MUTANTS = [
         "a caller's question passes as tacit's own behind the sum over a unit",
         WALL,
         "        method = with_own_checks(method)\n"
-        "        # Here and nowhere else methods meet data: what is written for one record is summed over those of a unit.\n"
+        "        # Here alone methods meet data: what is written for one record is summed over those of a unit.\n"
         "        method = together(method) if isinstance(data._stand_in, Unit) else method\n",
         "        method = together(method) if isinstance(data._stand_in, Unit) else method\n"
         "        method = with_own_checks(method)\n",

@@ -257,8 +257,8 @@ def softmax(classes: int, alpha: float = 1.0) -> Site:
 def multi_probit(classes: int) -> Site:
     """Multi-class probit regression: y is the class whose x'w_k plus unit noise is largest.
 
-    For independent predictors that is an integral in one dimension, done by quadrature: no approximation. A record whose
-    y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
+    For independent predictors that is an integral in one dimension, done by quadrature: no approximation.
+    A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
 
     Privacy: public.
     """

@@ -101,7 +101,7 @@ class Door:
         check_environment()
         key = random.normalised(key)
         method = with_own_checks(method)
-        # Here and nowhere else methods meet data: what is written for one record is summed over those of a unit.
+        # Here alone methods meet data: what is written for one record is summed over those of a unit.
         method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
@@ -977,9 +977,8 @@ def with_own_checks(method: Method) -> Method:
 def _is_ours(function: Any) -> bool:
     """Whether a function's code is in this package, and so is that of what was filled in beforehand."""
     while isinstance(function, functools.partial):
-        given = [
-            part.holds if isinstance(part, Need) else part for part in (*function.args, *function.keywords.values())
-        ]
+        filled = (*function.args, *function.keywords.values())
+        given = [part.holds if isinstance(part, Need) else part for part in filled]
         if not all(_is_ours(part) for part in given if callable(part)):
             return False
         function = function.func
