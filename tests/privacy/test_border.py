@@ -342,7 +342,7 @@ def handed_on(record: Any, need: Need) -> Any:
 
 
 def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = Need("ours", wall.data.PrivateData.__init__), Need("theirs", lambda record: True)
+    ours, theirs = tacit.sites.BINARY, Need("theirs", lambda record: True)
     monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=wall.__file__))
     assert wall._is_ours(functools.partial(handed_on, need=ours))
     assert not wall._is_ours(functools.partial(handed_on, need=theirs))
@@ -355,7 +355,7 @@ def test_without_a_schema_a_posterior_says_what_may_have_been_left_out(declared:
     records = {"x": RECORDS, "y": np.arange(70) % 3}
     columns = {"x": {"low": -2, "high": 2, "shape": [3]}, "y": {"low": 0, "high": 2, "kind": "integer"}}
     data = PrivateData(records, tacit.Schema(columns) if declared else None)
-    method = tacit.sep(tacit.sites.softmax(3))
+    method = tacit.sep(tacit.sites.softmax(3), size=70)
     found = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=2, key=KEY, simulate=1, progress=False)
     assert ("counted for nothing. y must be a class" in (found.warning or "")) is not declared
 
