@@ -141,20 +141,26 @@ LEFT_OUT = (
     ),
     (
         "the groups of words",
-        "random.WORDS_AT_ONCE, alias.GROUP, SEG",
-        "random.WORDS_AT_ONCE, SEG",
+        "random.WORDS_AT_ONCE, alias.GROUP, met",
+        "random.WORDS_AT_ONCE, met",
         "test_each_part_of_a_step_is_in_the_tag",
     ),
     (
         "the number of segments",
-        "alias.GROUP, SEGMENTS, LONG_SEGMENT)",
-        "alias.GROUP, LONG_SEGMENT)",
+        "(SEGMENTS, LONG_SEGMENT, step",
+        "(LONG_SEGMENT, step",
         "test_each_part_of_a_step_is_in_the_tag",
     ),
     (
+        "the chunks that a step is expected to have",
+        "LONG_SEGMENT, step.expected_chunks)",
+        "LONG_SEGMENT)",
+        "test_the_declared_size_is_in_the_tag_where_it_decides_when_fingerprints_are_taken",
+    ),
+    (
         "when fingerprints are taken",
-        "SEGMENTS, LONG_SEGMENT)\n",
-        "SEGMENTS)\n",
+        "SEGMENTS, LONG_SEGMENT, step",
+        "SEGMENTS, step",
         "test_each_part_of_a_step_is_in_the_tag",
     ),
     (

@@ -300,6 +300,17 @@ def test_each_part_of_a_step_is_in_the_tag(monkeypatch: Patch, name: str) -> Non
     assert opened(weighted(np.ones(3))).tag != before
 
 
+def test_the_declared_size_is_in_the_tag_where_it_decides_when_fingerprints_are_taken() -> None:
+    """Otherwise a replay under another size would be free and meet other noise, though the program is the same."""
+    method = weighted(np.ones(3))
+    facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": False}
+    data = [PrivateData(RECORDS, size=size) for size in (10**6, 2 * 10**6)]
+    one, two = (Door(method, here, MECHANISM, secret=random.fixed(1), key=KEY, **facts) for here in data)
+    assert one._step.chunk == two._step.chunk
+    assert one._step.expected_chunks != two._step.expected_chunks
+    assert one.tag != two.tag
+
+
 def test_the_program_of_the_start_is_in_the_tag() -> None:
     method = weighted(np.ones(3))
     other = method._replace(init=lambda key: (jnp.int32(0), jnp.ones((STEPS, 3))))
