@@ -118,8 +118,8 @@ class Door:
         else:
             take = jax.jit(step.take, donate_argnums=0)
             lowered, text = trace.lower(take, state, 0, 0, 0, step.given(secret), secret, key, data._records)
-        # The start decides the bits too, and is computed outside the segment; so do the compiler's options, the parts in
-        # which random words are made, and what decides where fingerprints are taken.
+        # The start decides the bits too, and is computed outside the segment; so do the compiler's options, the parts
+        # in which random words are made, and what decides where fingerprints are taken.
         started = trace.lower(jax.jit(lambda key: _arrays(method.init(key))), key)[1]
         met = (SEGMENTS, LONG_SEGMENT, step.expected_chunks)
         parts = (step.options, random.WORDS_AT_ONCE, alias.GROUP, met)
