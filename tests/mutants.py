@@ -141,8 +141,8 @@ LEFT_OUT = (
     ),
     (
         "the groups of words",
-        "random.WORDS_AT_ONCE, alias.GROUP, met",
-        "random.WORDS_AT_ONCE, met",
+        "random.WORDS_AT_ONCE, alias.GROUP, meetings",
+        "random.WORDS_AT_ONCE, meetings",
         "test_each_part_of_a_step_is_in_the_tag",
     ),
     (
@@ -715,7 +715,7 @@ MUTANTS = [
     Mutant(
         "noise does not depend on what the program does",
         "wall/__init__.py",
-        '        tag = f"{self.tag} {segment} {met.hex()}"\n',
+        '        tag = f"{self.tag} {segment} {chain.hex()}"\n',
         '        tag = f"{self.tag} {segment}"\n',
         ("tests/privacy/test_border.py::test_noise_does_not_cancel_even_if_the_tag_is_wrong",),
     ),
@@ -860,8 +860,8 @@ MUTANTS = [
     Mutant(
         "what the program did is forgotten where it is not asked again",
         WALL,
-        "        met, now_and_then = before,",
-        '        met, now_and_then = b"",',
+        "        chain, now_and_then = before,",
+        '        chain, now_and_then = b"",',
         (f"{BORDER}::test_noise_does_not_cancel_even_if_the_tag_is_wrong",),
     ),
     Mutant(
@@ -888,16 +888,16 @@ MUTANTS = [
     Mutant(
         "a resumed run begins its fingerprints anew, uncharged",
         WALL,
-        "        self.met = met\n",
+        "        self.chain = chain\n",
         "        pass\n",
         (f"{FIT}::test_an_interrupted_run_replays_for_free[7-constants in the text]",),
     ),
     Mutant(
         "a checkpoint's fingerprints are not sealed",
         "fit.py",
-        "    return repr((done, met)).encode()",
+        "    return repr((done, chain)).encode()",
         "    return repr(done).encode()",
-        (f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[met-7-constants in the text]",),
+        (f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[chain-7-constants in the text]",),
     ),
     *(
         Mutant(f"the tag leaves out {what}", WALL, old, new, (f"{BORDER}::{test}",))

@@ -264,7 +264,7 @@ def test_an_interrupted_run_replays_for_free(tmp_path, monkeypatch, after):
 
 
 @pytest.mark.parametrize("after", [0, 7])
-@pytest.mark.parametrize("change", ["data", "secret", "program", "array", "start", "checkpoint", "met"])
+@pytest.mark.parametrize("change", ["data", "secret", "program", "array", "start", "checkpoint", "chain"])
 @pytest.mark.usefixtures("hoisted")
 def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch, after, change):
     data = tacit.PrivateData(records())
@@ -285,13 +285,13 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
     elif after:
         with np.load(folder / "checkpoint.npz") as saved:
             arrays = dict(saved)
-        name = "met" if change == "met" else "leaf0"
+        name = "chain" if change == "chain" else "leaf0"
         arrays[name] = arrays[name] + np.ones_like(arrays[name])
         np.savez(folder / "checkpoint.npz", **arrays)
     else:  # no checkpoint before the first segment ends: one that the run did not write
         leaves = {"leaf0": np.ones(30, np.float32), "leaf1": np.int32(0)}
         nothing = np.zeros(0, np.uint8)
-        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=nothing, met=nothing)
+        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=nothing, chain=nothing)
     kept = []
     original = tacit.wall.Door.advance
 

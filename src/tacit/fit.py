@@ -504,12 +504,12 @@ class _Run(NamedTuple):
         found = self._checkpoint(start, ledger) if jax.process_index() == 0 else None
         if told := shards.agreed_bytes(b"" if found is None else b"origin" + found[3]):
             door.rekey(self.secret, told.removeprefix(b"origin"))
-            door.go_on(shards.agreed_bytes(b"" if found is None else found[4]))
+            door.resume_chain(shards.agreed_bytes(b"" if found is None else found[4]))
         leaves, structure = jax.tree.flatten(start)
         done, replays, origin = 0, True, b""
         if found is not None:
-            leaves, done, seal, _, met = found
-            sealed = _content(leaves, done, met)
+            leaves, done, seal, _, chain = found
+            sealed = _content(leaves, done, chain)
             replays, origin = seal == door.seal(sealed), hashlib.sha256(sealed).digest()
         elif charged := [look.tag for look in ledger.looks if look.run == self.name]:
             replays = charged[-1] == door.tag
@@ -524,7 +524,7 @@ class _Run(NamedTuple):
         return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves]), int(done)
 
     def _checkpoint(self, start: State, ledger: Ledger) -> tuple[list[Any], int, str, bytes, bytes] | None:
-        """Read the last checkpoint: its arrays, how many steps they took, its seal, its origin, what it had met."""
+        """Read the last checkpoint: its arrays, how many steps they took, its seal, its origin, its fingerprints."""
         file = self.folder and self.folder / "checkpoint.npz"
         if not file or not file.exists():
             return None
@@ -532,7 +532,7 @@ class _Run(NamedTuple):
             with open(file, "rb") as raw, np.load(raw, allow_pickle=False) as saved:
                 stored = [saved[f"leaf{i}"] for i in range(sum(name.startswith("leaf") for name in saved.files))]
                 done, seal, origin = int(saved["done"]), str(saved["seal"]), saved["origin"].tobytes()
-                met = saved["met"].tobytes() if "met" in saved.files else b""  # of a version before: sealed otherwise
+                chain = saved["chain"].tobytes() if "chain" in saved.files else b""  # an older version
         except UNREADABLE as error:
             raise ValueError(
                 f"The checkpoint in {self.folder} cannot be read. Delete checkpoint.npz and repeat the call: the "
@@ -549,16 +549,16 @@ class _Run(NamedTuple):
                 "would leave them out. Give the records the ledger that the run was begun with (without one it is "
                 "the folder's own), or choose another run_dir."
             )
-        return stored, done, seal, origin, met
+        return stored, done, seal, origin, chain
 
     def checkpoint(self, state: State, done: int, door: Door) -> None:
         """Write the state, sealed with the secret: only a state of this very run is resumed under its key."""
         if self.folder is not None:
             leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
             arrays = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
-            seal = np.asarray(door.seal(_content(leaves, done, door.met)))
-            origin, met = (np.frombuffer(held, np.uint8) for held in (door.origin, door.met))
-            facts = {"done": np.asarray(done), "seal": seal, "origin": origin, "met": met}
+            seal = np.asarray(door.seal(_content(leaves, done, door.chain)))
+            origin, chain = (np.frombuffer(held, np.uint8) for held in (door.origin, door.chain))
+            facts = {"done": np.asarray(done), "seal": seal, "origin": origin, "chain": chain}
             write_npz(self.folder / "checkpoint.npz", {**arrays, **facts})
 
     def finish(self, posterior: Posterior) -> None:
@@ -614,8 +614,8 @@ def _facts(mechanism: Mechanism, budget: Budget, simulate: int | None) -> dict[s
     return {"mechanism": mechanism.to_dict(), "budget": budget.to_dict(), "simulate": simulate}
 
 
-def _content(leaves: list[Any], done: int, met: bytes) -> bytes:
-    return repr((done, met)).encode() + b"".join(repr((x.dtype, x.shape)).encode() + x.tobytes() for x in leaves)
+def _content(leaves: list[Any], done: int, chain: bytes) -> bytes:
+    return repr((done, chain)).encode() + b"".join(repr((x.dtype, x.shape)).encode() + x.tobytes() for x in leaves)
 
 
 def too_large(budget: Budget, data: PrivateData) -> str:

@@ -194,9 +194,9 @@ def test_steps_are_taken_in_order_under_their_noise() -> None:
     door.advance(start, 0, 1)
     with pytest.raises(ValueError, match="does not follow"):
         door.advance(three, 3, STEPS)
-    met = opened(method)
-    met.advance(start, 0, 3)
-    resumed.go_on(met.met)
+    interrupted = opened(method)
+    interrupted.advance(start, 0, 3)
+    resumed.resume_chain(interrupted.chain)
     np.testing.assert_array_equal(resumed.advance(three, 3, STEPS)[1], whole[1])
 
 

@@ -121,8 +121,8 @@ class Door:
         # The start decides the bits too, and is computed outside the segment; so do the compiler's options, the parts
         # in which random words are made, and what decides where fingerprints are taken.
         started = trace.lower(jax.jit(lambda key: _arrays(method.init(key))), key)[1]
-        met = (SEGMENTS, LONG_SEGMENT, step.expected_chunks)
-        parts = (step.options, random.WORDS_AT_ONCE, alias.GROUP, met)
+        meetings = (SEGMENTS, LONG_SEGMENT, step.expected_chunks)
+        parts = (step.options, random.WORDS_AT_ONCE, alias.GROUP, meetings)
         self._text = text + started + repr(parts)
         self._program: Any = lowered and lowered.compile(compiler_options=step.options)
         in_memory = not self._fetch and not self._shards
@@ -154,12 +154,12 @@ class Door:
         self.tag = _tag(secret, self._key, self._records, self._text, origin)
         self._begin_segment(None, b"", b"")
 
-    def go_on(self, met: bytes) -> None:
-        """Take up what the run had met when its checkpoint was written: ``met`` at that time.
+    def resume_chain(self, chain: bytes) -> None:
+        """Take up the chain of fingerprints that a checkpoint holds: ``chain`` when it was written.
 
         Privacy: public.
         """
-        self.met = met
+        self.chain = chain
 
     def advance(self, state: State, first: int, stop: int) -> State:
         """Take the private steps ``first`` to ``stop - 1``; the ledger line is on disk before a record is read.
@@ -186,7 +186,7 @@ class Door:
         return state
 
     def _meet(self, state: State, step: int) -> None:
-        """Tie subsets and noise of a segment of steps to what the program has done at the states it met so far.
+        """Tie subsets and noise of a segment of steps to what the program did at the states it reached so far.
 
         Two programs that were taken for one, because something was missing in the tag, would otherwise meet the same
         noise, and the difference of their releases would be that of their sums (docs/proofs/replay.md).
@@ -197,7 +197,7 @@ class Door:
         if segment == self._segment:  # its first steps once more
             before = self._before
         elif not inside and (self._segment is None or segment == self._segment + 1):
-            before = self.met
+            before = self.chain
         elif step == 0:
             before = b""
         else:
@@ -205,7 +205,7 @@ class Door:
                 f"Step {step} does not follow the steps before it, and its noise belongs to what the program did in "
                 f"them. Go on in order, from a multiple of {self.segment}. This is a mistake of tacit."
             )
-        met, now_and_then = before, segment & (segment - 1) == 0  # at a power of two
+        chain, now_and_then = before, segment & (segment - 1) == 0  # at a power of two
         if now_and_then or not before or self.segment * self._step.expected_chunks >= LONG_SEGMENT:
             found, alike = self._step.fingerprint(state, self._key, thorough=now_and_then)
             if not alike:
@@ -214,15 +214,15 @@ class Door:
                     "the run began. Nothing of this step was released. Please report the model; until then, "
                     "run it on another processor or version of JAX."
                 )
-            met = hashlib.sha256(before + (shards.agreed_bytes(found) if self._shards else found)).digest()
-        self._begin_segment(segment, before, met)
+            chain = hashlib.sha256(before + (shards.agreed_bytes(found) if self._shards else found)).digest()
+        self._begin_segment(segment, before, chain)
 
-    def _begin_segment(self, segment: int | None, before: bytes, met: bytes) -> None:
+    def _begin_segment(self, segment: int | None, before: bytes, chain: bytes) -> None:
         # Subsets and noise come from the secret AND the tag AND the fingerprints: other data or another program never
         # meets the same noise, whoever copied, shared or restarted the run's folder. A simulation hides nothing, and is
         # compared across data.
-        self._segment, self._before, self.met, self._drawn = segment, before, met, (-1, None)
-        tag = f"{self.tag} {segment} {met.hex()}"
+        self._segment, self._before, self.chain, self._drawn = segment, before, chain, (-1, None)
+        tag = f"{self.tag} {segment} {chain.hex()}"
         stream = hmac.new(random.to_bytes(self._secret), b"stream " + tag.encode(), "sha256").digest()
         self._stream = self._secret if self._look.simulation else random.from_bytes(stream)
         if self._shards:
