@@ -422,7 +422,7 @@ MUTANTS = [
         "            replays, origin = True, hashlib.sha256(sealed).digest()\n",
         (
             f"{FAULTS}::test_no_look_is_lost_or_free[secret deleted-in the middle]",
-            f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[checkpoint-7-constants in the text]",
+            f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[constants in the text-checkpoint-7]",
         ),
     ),
     Mutant(
@@ -890,14 +890,14 @@ MUTANTS = [
         WALL,
         "        self.chain = chain\n",
         "        pass\n",
-        (f"{FIT}::test_an_interrupted_run_replays_for_free[7-constants in the text]",),
+        (f"{FIT}::test_an_interrupted_run_replays_for_free[constants in the text-7]",),
     ),
     Mutant(
         "a checkpoint's fingerprints are not sealed",
         "fit.py",
         "    return repr((done, chain)).encode()",
         "    return repr(done).encode()",
-        (f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[chain-7-constants in the text]",),
+        (f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[constants in the text-chain-7]",),
     ),
     *(
         Mutant(f"the tag leaves out {what}", WALL, old, new, (f"{BORDER}::{test}",))
