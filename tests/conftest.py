@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -66,15 +68,13 @@ LONG = (
     "tests/test_faults.py::test_no_look_is_lost_or_free[run.json",
     "tests/test_faults.py::test_no_look_is_lost_or_free[secret cut",
     "tests/test_faults.py::test_no_look_is_lost_or_free[secret:",
-    "tests/test_faults.py::test_no_look_is_lost_or_free_with_constants_as_arguments",
+    "tests/test_faults.py::test_replays_and_faults_where_constants_are_arguments",
     "tests/test_fit.py::test_a_method_brings_block_weights_and_the_user_has_the_last_word",
-    "tests/test_fit.py::test_an_interrupted_run_replays_for_free[constants as",
-    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[constants as",
-    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[constants in the text-array",
-    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[constants in the text-data",
-    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[constants in the text-program",
-    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[constants in the text-secret",
-    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[constants in the text-start",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[array",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[data",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[program",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[secret",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[start",
     "tests/test_fit.py::test_kills_at_random_moments_change_nothing",
     "tests/wall/test_alias.py::test_every_draw_is_that_of_128_bits",
     "tests/wall/test_alias.py::test_tables_are_combined_as_they_are_drawn",
@@ -167,13 +167,15 @@ def _compiler(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=[False, True], ids=["constants in the text", "constants as arguments"])
-def hoisted(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Both ways in which JAX keeps arrays that a program holds; the second is announced as its default."""
-    before = jax.config.jax_use_simplified_jaxpr_constants
-    jax.config.update("jax_use_simplified_jaxpr_constants", request.param)
-    yield request.param
-    jax.config.update("jax_use_simplified_jaxpr_constants", before)
+def with_constants_as_arguments(*tests: str) -> subprocess.CompletedProcess[str]:
+    """Run tests where JAX hands arrays that a program holds over as arguments, which is announced as its default.
+
+    In a process of its own: set later, ``jax_use_simplified_jaxpr_constants`` still leaves arrays in the text.
+    """
+    environment = {**os.environ, "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
+    root = Path(__file__).parents[1]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

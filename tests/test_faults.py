@@ -32,6 +32,7 @@ import tacit
 from tacit import Ledger, system, wall
 from tacit.ledger import LedgerError
 from tacit.wall import random as secret_random
+from tests.conftest import with_constants_as_arguments
 
 fitting, book = importlib.import_module("tacit.fit"), importlib.import_module("tacit.ledger")
 
@@ -389,29 +390,14 @@ def test_no_look_is_lost_or_free(name: str, moment: str, tmp_path: Path, unbroke
         assert found == EXPECTED[name]
 
 
-@pytest.fixture(scope="module")
-def unbroken_as_arguments() -> Unbroken:
-    with constants_as_arguments():
-        return reference()
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_no_look_is_lost_or_free_with_constants_as_arguments(
-    name: str, tmp_path: Path, unbroken_as_arguments: Unbroken
-) -> None:
-    """The same where JAX hands arrays that a program holds over as arguments, and leaves them out of its text."""
-    with constants_as_arguments():
-        assert outcome(FAULTS[name], MOMENTS[1], tmp_path, unbroken_as_arguments) == EXPECTED[name]
-
-
-@contextlib.contextmanager
-def constants_as_arguments() -> Iterator[None]:
-    before = jax.config.jax_use_simplified_jaxpr_constants
-    jax.config.update("jax_use_simplified_jaxpr_constants", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_use_simplified_jaxpr_constants", before)
+def test_replays_and_faults_where_constants_are_arguments() -> None:
+    fit = "tests/test_fit.py::test_"
+    decisive = [f"{fit}an_interrupted_run_replays_for_free", f"{fit}anything_changed_is_charged_again_under_new_noise"]
+    decisive += [f"{fit}other_data_never_meet_the_same_noise_under_a_copied_secret"]
+    done = with_constants_as_arguments(
+        *decisive, "tests/test_faults.py::test_no_look_is_lost_or_free", "-m", "not slow"
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 REPLAYED, REFUSED = "same posterior, nothing charged again", "refused; then same posterior, nothing charged again"

@@ -248,7 +248,6 @@ def looks(tmp_path):
     return [(look.first, look.stop) for look in Ledger(tmp_path / "run" / "ledger.jsonl").looks]
 
 
-@pytest.mark.usefixtures("hoisted")
 @pytest.mark.parametrize("after", [0, 7])
 def test_an_interrupted_run_replays_for_free(tmp_path, monkeypatch, after):
     data = tacit.PrivateData(records())
@@ -265,7 +264,6 @@ def test_an_interrupted_run_replays_for_free(tmp_path, monkeypatch, after):
 
 @pytest.mark.parametrize("after", [0, 7])
 @pytest.mark.parametrize("change", ["data", "secret", "program", "array", "start", "checkpoint", "chain"])
-@pytest.mark.usefixtures("hoisted")
 def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch, after, change):
     data = tacit.PrivateData(records())
     method = counting_method()
