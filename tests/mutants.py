@@ -31,7 +31,7 @@ class Mutant(NamedTuple):
 
 
 NEIGHBOURS, EVERY, FIT = "tests/privacy/test_neighbours.py", "tests/test_every_method.py", "tests/test_fit.py"
-LEDGER, FAULTS = "tests/test_ledger.py", "tests/test_faults.py"
+LEDGER, ANCHORS, FAULTS = "tests/test_ledger.py", "tests/test_anchors.py", "tests/test_faults.py"
 CERTIFICATE = "tests/test_certificate.py"
 WALL = "wall/__init__.py"
 BORDER, ACCOUNTING = "tests/privacy/test_border.py", "tests/test_accounting.py"
@@ -384,9 +384,75 @@ MUTANTS = [
     Mutant(
         "a replay is free by a line that was synced to a replaced file",
         "ledger.py",
-        "                self._sync(file)\n                self._still_in_place(file)\n                return False\n",
-        "                self._sync(file)\n                return False\n",
+        "                self._sync(file)\n                self._still_in_place(file)\n",
+        "                self._sync(file)\n",
         (f"{LEDGER}::test_a_file_replaced_while_a_line_is_synced_means_no_look",),
+    ),
+    Mutant(
+        "the ledger is not compared with its anchor",
+        "ledger.py",
+        "        if said := anchors.problem(self._path, self._lines, self._run_anchor):\n",
+        '        if said := "":\n',
+        (f"{ANCHORS}::test_a_cap_is_not_won_back_by_an_older_copy",),
+    ),
+    Mutant(
+        "a ledger is compared with its anchor when it is opened, and not when a look is charged",
+        "ledger.py",
+        "            self._compare()\n            self._belongs(look.mechanism.adjacency, look.unit)\n",
+        "            self._belongs(look.mechanism.adjacency, look.unit)\n",
+        (f"{ANCHORS}::test_a_ledger_that_was_opened_before_its_file_went_back_charges_nothing",),
+    ),
+    Mutant(
+        "the anchor is written after the look",
+        "ledger.py",
+        '            self._append(file, header + [{"look": part.to_dict()} for part in new])\n'
+        "            self._move_anchors()\n",
+        "            self._move_anchors()  # of the looks before\n"
+        '            self._append(file, header + [{"look": part.to_dict()} for part in new])\n',
+        (f"{ANCHORS}::test_the_anchor_is_written_after_the_line_and_before_records_are_read",),
+    ),
+    Mutant(
+        "a replay reads records before the anchor knows its line",
+        "ledger.py",
+        "                self._move_anchors()\n                return False\n",
+        "                return False\n",
+        (f"{ANCHORS}::test_a_ledger_ahead_of_its_anchor_goes_on",),
+    ),
+    Mutant(
+        "a ledger that is gone is created anew although an anchor names it",
+        "ledger.py",
+        "                self._compare()\n                return os.open(",
+        "                return os.open(",
+        (f"{ANCHORS}::test_a_deleted_ledger_is_not_begun_anew",),
+    ),
+    Mutant(
+        "the anchor in a run's folder is not compared",
+        "anchors.py",
+        "    if run_anchor is not None and of_run is not None and",
+        "    if run_anchor is not None and of_run is None and",
+        (f"{ANCHORS}::test_a_run_folder_is_an_anchor_without_a_state_folder",),
+    ),
+    Mutant(
+        "two copies of a ledger move one anchor, each from where it was",
+        "ledger.py",
+        "            # A copy at another path, under another lock, may have been charged in the meantime.\n"
+        "            self._compare()\n",
+        "",
+        (f"{ANCHORS}::test_two_copies_cannot_be_charged_at_once",),
+    ),
+    Mutant(
+        "a longer ledger is taken for the one that its anchor knows",
+        "anchors.py",
+        "        if lines[self.lines - 1].hash != self.head:\n",
+        "        if False:\n",
+        (f"{ANCHORS}::test_an_older_copy_that_went_on_elsewhere_is_refused",),
+    ),
+    Mutant(
+        "the cap of a ledger that is gone is lost with it",
+        "ledger.py",
+        '                book._cap = Budget.from_dict(before["cap"]) if "cap" in before else None\n',
+        "",
+        (f"{ANCHORS}::test_a_ledger_that_is_gone_goes_on_under_its_cap",),
     ),
     Mutant(
         "a replay is free whatever the records are",

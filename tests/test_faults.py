@@ -293,7 +293,7 @@ FAULTS = {
     "checkpoint: one bit changed": Fault(damage("checkpoint.npz", flipped), no_checkpoint),
     "checkpoint deleted": Fault(no_checkpoint),
     "checkpoint of an earlier time": Fault(older_checkpoint),
-    "whole folder of an earlier time": Fault(older_folder),
+    "whole folder of an earlier time": Fault(older_folder, backup),
     "secret deleted": Fault(gone("secret.key")),
     "secret cut short": Fault(damage("secret.key", lambda content: content[:7])),
     "secret: one bit changed": Fault(damage("secret.key", flipped)),
@@ -406,8 +406,6 @@ EXPECTED = {
     **dict.fromkeys([name for name, fault in FAULTS.items() if fault.cure is not Fault().cure], REFUSED),
     **dict.fromkeys(("disk full", "disk full at a checkpoint or the posterior", "ledger read-only"), REFUSED),
     "another process in the folder": REFUSED,
-    # The line of the look whose result is lost: it is written once more.
-    "ledger: last line torn": REPLAYED,
     **dict.fromkeys(
         ("secret deleted", "secret cut short", "secret: one bit changed", "records changed", "package upgraded"),
         "1 steps charged again, new noise",

@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
-from tacit.ledger import Ledger
+from tacit.ledger import Ledger, LedgerError
 from tacit.wall import random as secret_random
 
 BUDGET = tacit.Budget(1.0, 1e-6)
@@ -213,6 +213,7 @@ def test_run_folder_keeps_no_secret_and_gives_the_posterior_again(tmp_path):
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert left == {
         "run.json",
+        "anchor.json",
         "ledger.jsonl",
         "posterior.npz",
         "certificate.json",
@@ -310,14 +311,12 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
 def test_a_checkpoint_goes_on_only_with_the_ledger_that_holds_its_steps(tmp_path, monkeypatch):
     interrupted(tmp_path, monkeypatch, 7, tacit.PrivateData(records()))
     other = Ledger(tmp_path / "other.jsonl")
+    data = tacit.PrivateData(records(), ledger=other)
+    with pytest.raises(LedgerError, match="is another one or lacks some of them"):
+        tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    (tmp_path / "run" / "anchor.json").unlink()
     with pytest.raises(ValueError, match="this ledger does not hold"):
-        tacit.fit(
-            counting_method(),
-            tacit.PrivateData(records(), ledger=other),
-            BUDGET,
-            run_dir=tmp_path / "run",
-            **SETTINGS,
-        )
+        tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
     assert len(other.looks) == 0
 
 
@@ -373,6 +372,7 @@ def test_a_secret_that_others_may_know_is_not_gone_on_with(tmp_path, monkeypatch
         secret.symlink_to(tmp_path / "theirs")
     elif kind == "owner":
         monkeypatch.setattr(os, "geteuid", lambda: secret.stat().st_uid + 1)
+        monkeypatch.setenv("XDG_STATE_HOME", os.devnull)  # where anchors are another's too
     else:
         secret.chmod(0o644)
     used = []

@@ -1,8 +1,8 @@
 """The host loop: segments of compiled steps, with progress, checkpoints, Ctrl-C and resume; and one paid question.
 
 A run folder holds ``run.json`` (the public recipe), ``secret.key`` (only while the run is under way),
-``checkpoint.npz`` (public state), ``ledger.jsonl`` unless the data brought a ledger, and at the end ``posterior.npz``
-and the certificate.
+``checkpoint.npz`` (public state), ``ledger.jsonl`` unless the data brought a ledger, ``anchor.json`` (how far the
+ledger went), and at the end ``posterior.npz`` and the certificate.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tacit import system
+from tacit.anchors import RUN_ANCHOR
 from tacit.auto import auto
 from tacit.certificate import Certificate
 from tacit.formula import Formula
@@ -42,7 +43,7 @@ from tacit.wall.precision import single_precision
 
 STEPS = 1000
 WRITTEN = (
-    *("secret.key", "run.json", "checkpoint.npz", "posterior.npz"),
+    *("secret.key", "run.json", "checkpoint.npz", "posterior.npz", RUN_ANCHOR),
     *("certificate.json", "certificate.md", "certificate.html"),
 )
 """Files of a run's folder that are written whole: a kill leaves parts of them under other names."""
@@ -54,6 +55,10 @@ NO_LASTING_LEDGER = (
     "The records came without a ledger file, so other looks at them (questions, other fits, processes or run folders) "
     "may not be in the total. "
     "Give them one: PrivateData(records, schema, ledger='ledger.jsonl')."
+)
+NO_ANCHOR = (
+    "The length of the ledger could not be noted outside of it, so an older copy in its place might not be noticed. "
+    "Make the folder writable that the variable XDG_STATE_HOME names (~/.local/state where it is not set)."
 )
 
 
@@ -149,8 +154,9 @@ def _fit(
         return _finished(run.folder or Path(), built)
     ledgers = [data.ledger]
     # What is resumed must be on a file; the data's ledger counts it too.
-    if folder and lead and data.ledger.path is None:
-        ledgers.insert(0, Ledger(folder / "ledger.jsonl"))
+    if folder and lead:
+        book = Ledger(data.ledger.path or folder / "ledger.jsonl", run_anchor=folder / RUN_ANCHOR)
+        ledgers = [book] if data.ledger.path else [book, data.ledger]
     for ledger in ledgers:
         ledger.afford(mechanism, data.unit, run=run.name)
     door = Door(
@@ -650,8 +656,12 @@ def caveats(budget: Budget, data: PrivateData) -> tuple[str, ...]:
 
     Privacy: public.
     """
-    lasting = "" if data.ledger.path is not None else NO_LASTING_LEDGER
-    return tuple(filter(None, (lasting, too_large(budget, data))))
+    ledger = ""
+    if data.ledger.path is None:
+        ledger = NO_LASTING_LEDGER
+    elif data.ledger.anchored < len(data.ledger.lines):
+        ledger = NO_ANCHOR
+    return tuple(filter(None, (ledger, too_large(budget, data))))
 
 
 def released_numbers(state: State, posterior: Posterior) -> dict[str, str]:
