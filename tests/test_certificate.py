@@ -113,9 +113,9 @@ def test_refusals_are_on_it_and_it_verifies() -> None:
     assert Certificate.from_json(certificate.to_json()) == certificate
     with pytest.raises(CertificateError, match="explain"):
         reseal(certificate, refusals=()).verify()
+    (line,) = certificate.refusals
+    other = line.seal(line.seq, line.time, {"note": {"kind": "checked, refused", "text": "nothing"}}, line.prev)
     with pytest.raises(CertificateError, match="refusals on the certificate are not those"):
-        (line,) = certificate.refusals
-        other = line.seal(line.seq, line.time, {"note": {"kind": "checked, refused", "text": "nothing"}}, line.prev)
         reseal(certificate, refusals=(other,)).verify(book)
 
 

@@ -42,8 +42,12 @@ def same(one, other):
     return all(np.array_equal(one.draws[name], other.draws[name]) for name in one.draws)
 
 
-def counting_method():
-    """Contribute 1 for each record and keep every released total."""
+ONES = np.ones(64, np.float32)
+
+
+def counting_method(held=ONES):
+    """Contribute the mean of an array, 1, for each record and keep every released total."""
+    held = jnp.asarray(held)
 
     def update(state, release, key):
         totals, step = state
@@ -51,7 +55,7 @@ def counting_method():
 
     return tacit.Method(
         init=lambda key: (jnp.zeros(30), jnp.int32(0)),
-        contribute=lambda state, record, key: jnp.float32(1),
+        contribute=lambda state, record, key: jnp.mean(held),
         update=update,
         draw=lambda state, key: {"totals": state[0]},
     )
@@ -260,7 +264,7 @@ def test_an_interrupted_run_replays_for_free(tmp_path, monkeypatch, after):
 
 
 @pytest.mark.parametrize("after", [0, 7])
-@pytest.mark.parametrize("change", ["data", "secret", "program", "start", "checkpoint"])
+@pytest.mark.parametrize("change", ["data", "secret", "program", "array", "start", "checkpoint", "chain"])
 def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch, after, change):
     data = tacit.PrivateData(records())
     method = counting_method()
@@ -273,16 +277,20 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
         (folder / "secret.key").unlink()
     elif change == "program":
         method = method._replace(contribute=lambda state, record, key: jnp.float32(1) + 0 * record["x"][0])
+    elif change == "array":
+        method = counting_method(np.where(np.arange(64) == 17, 1.001, 1).astype(np.float32))
     elif change == "start":
         method = method._replace(init=lambda key: (jnp.ones(30), jnp.int32(0)))
     elif after:
         with np.load(folder / "checkpoint.npz") as saved:
             arrays = dict(saved)
-        arrays["leaf0"] = arrays["leaf0"] + 1
+        name = "chain" if change == "chain" else "leaf0"
+        arrays[name] = arrays[name] + np.ones_like(arrays[name])
         np.savez(folder / "checkpoint.npz", **arrays)
     else:  # no checkpoint before the first segment ends: one that the run did not write
         leaves = {"leaf0": np.ones(30, np.float32), "leaf1": np.int32(0)}
-        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=np.zeros(0, np.uint8))
+        nothing = np.zeros(0, np.uint8)
+        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=nothing, chain=nothing)
     kept = []
     original = tacit.wall.Door.advance
 

@@ -529,8 +529,8 @@ class Certificate:
             )
         if self.refusals:
             notes.append(
-                f"Records were checked and refused {len(self.refusals)} times. Each refusal told whoever asked that some "
-                "record was not what a method needs, which ε does not count."
+                f"Records were checked and refused {len(self.refusals)} times. Each refusal told whoever asked that "
+                "some record was not what a method needs, which ε does not count."
             )
         if not self.numbers:
             notes.append(UNTIED)

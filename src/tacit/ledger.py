@@ -379,8 +379,7 @@ class Ledger:
                 "Use Ledger() in memory, or run on Linux, macOS or Windows."
             )
         self._begin(None if path is None else Path(path), cap, adjacency, run_anchor)
-        self._update()
-        self._compare()
+        self._update(compare=True)
         if not self._lines and (cap is not None or adjacency is not None):
             with self._locked(write=True) as file:
                 self._read(file)
@@ -544,9 +543,8 @@ class Ledger:
 
         Privacy: public.
         """
-        self._update()
+        self._update(compare=True)
         with self._mutex:
-            self._compare()
             self._belongs(mechanism.adjacency, unit)
             done = [look for look in self._looks if look.run == run]
             kind = done[-1].kind if done else "fit" if mechanism.repeats is None else "select"
@@ -786,7 +784,12 @@ class Ledger:
                 # A file that vanished, under a ledger in use or an anchor, must not come back empty.
                 if self._lines:
                     raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
-                self._compare()
+                try:
+                    self._compare()
+                except LedgerError:
+                    if not self._path.exists():
+                        raise
+                    return os.open(self._path, flags)  # another process has just begun it
                 return os.open(self._path, flags | os.O_CREAT, 0o644) if write else None
         except FileNotFoundError:
             raise LedgerError(
@@ -839,10 +842,12 @@ class Ledger:
         if self._run_anchor is not None and (anchor := anchors.Anchor.of(self._lines)) is not None:
             _write_anchor(self._run_anchor, anchor.to_bytes(), 0o644)
 
-    def _update(self) -> None:
+    def _update(self, *, compare: bool = False) -> None:
         if self._path is not None:
             with self._locked(write=False) as file:
                 self._read(file)
+                if compare:  # while nobody else can write a line and move the anchor
+                    self._compare()
 
     def _read(self, file: int | None) -> None:
         """Take in the lines that were appended since the last time, by this or another process."""
@@ -989,7 +994,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644,
 
     Privacy: of what is written.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+    partial = partial_of(path)
     try:
         with os.fdopen(system.create(partial, mode), "wb") as file:
             write(file)
@@ -1008,13 +1013,21 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644,
         ) from error
 
 
+def partial_of(path: Path) -> Path:
+    """Return a name beside a file for what is written of it before it is whole: one that nobody knows before.
+
+    Privacy: public.
+    """
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+
+
 def _write_anchor(path: Path, content: bytes, mode: int) -> None:
     # Not brought to the disk: an anchor that a power failure takes away leaves the ledger ahead of it.
     write_whole(path, lambda file: file.write(content), mode, sync=False)
 
 
 def remove_partial(path: Path) -> None:
-    """Remove what ``write_whole`` left of a file when it was killed; nobody else may be writing it.
+    """Remove what was left of a file under ``partial_of`` by a kill; nobody else may be writing it.
 
     Privacy: public.
     """
