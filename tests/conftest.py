@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import pytest
 from jax._src import compiler
 
+from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.types import Method
 from tacit.wall import QUICK_OPTIONS, Door, _known, random
 from tacit.wall.data import PrivateData

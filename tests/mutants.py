@@ -123,21 +123,21 @@ MUTANTS = [
     ),
     Mutant(
         "replace-one sensitivity with an add-remove accountant",
-        "accounting.py",
+        "accounting/gaussian.py",
         '    return (1.0 if adjacency == "add-remove" else 2.0) * math.sqrt(steps) / noise\n',
         "    return math.sqrt(steps) / noise\n",
         ("tests/test_accounting.py::test_replacing_doubles_the_sensitivity",),
     ),
     Mutant(
         "certain disclosure forgotten when losses are composed",
-        "accounting.py",
+        "accounting/losses.py",
         "_self_convolved(masses, steps, low, high), certain)",
         "_self_convolved(masses, steps, low, high), 0.0)",
         ("tests/test_accounting.py::test_a_loss_distribution_is_read_as_dp_accounting_reads_it",),
     ),
     Mutant(
         "losses composed one step short",
-        "accounting.py",
+        "accounting/losses.py",
         "_self_convolved(masses, steps, low, high), certain)",
         "_self_convolved(masses, steps - 1, low, high), certain)",
         ("tests/test_accounting.py::test_a_loss_distribution_is_read_as_dp_accounting_reads_it",),
@@ -388,7 +388,7 @@ MUTANTS = [
     ),
     Mutant(
         "nothing of delta kept for what the samplers lack",
-        "mechanism.py",
+        "accounting/mechanism.py",
         "    recipe = (budget.epsilon, budget.delta * (1 - RESERVE), rate, steps, adjacency)\n",
         "    recipe = (budget.epsilon, budget.delta * (1 + 1e-2), rate, steps, adjacency)\n",
         ("tests/test_mechanism.py::test_calibrated_recipe_fits_the_budget_with_its_reserve",),
@@ -451,7 +451,7 @@ MUTANTS = [
     ),
     Mutant(
         "a text on a certificate that runs backwards",
-        "mechanism.py",
+        "accounting/mechanism.py",
         "for sign in text if not sign.isprintable()",
         "for sign in text if ord(sign) < 32",
         (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
@@ -465,7 +465,7 @@ MUTANTS = [
     ),
     Mutant(
         "a forged recipe that takes a gigabyte to refuse",
-        "accounting.py",
+        "accounting/losses.py",
         "_MOST_SUMS = 2**20\n",
         "_MOST_SUMS = 2**40\n",
         (f"{CERTIFICATE}::test_a_hostile_certificate_takes_neither_time_nor_memory",),

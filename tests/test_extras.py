@@ -17,7 +17,7 @@ import pytest
 
 import tacit
 from tacit import extras
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -28,7 +28,7 @@ COMPAT_MAY_IMPORT = {
 }
 """Other packages' interfaces work on arrays that the script holds itself, which are nobody's secret to tacit. They may
 use the wall's tools for them, but neither its door nor its sealed records, and nothing that makes a certificate."""
-WITHOUT_JAX = {"accounting", "mechanism", "ledger", "certificate", "explain", "schema"}
+WITHOUT_JAX = ("accounting/", "ledger.py", "certificate.py", "schema.py")
 JAX = {"jax", "jaxlib", "jaxtyping", "numpyro", "optax", "equinox"}
 OPENERS = {"open", "eval", "exec", "__import__", "compile", "globals", "input"}
 READERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap", "save", "savez", "tofile", "savetxt"}
@@ -49,7 +49,7 @@ def faults(source: str, place: str) -> list[str]:
     if place.startswith("compat/"):
         ours = [name for name in _imports(tree, place) if _within(name, {"tacit"})]
         found += [f"imports {name}" for name in ours if not _within(name, COMPAT_MAY_IMPORT)]
-    if place.removesuffix(".py") in WITHOUT_JAX:
+    if place.startswith(WITHOUT_JAX):
         found += [f"imports {name}" for name in _imports(tree, place) if _within(name, JAX)]
     return found
 
@@ -94,7 +94,7 @@ def test_every_file_keeps_to_its_place(place: str) -> None:
 
 
 def test_the_files_that_the_rules_are_about_exist() -> None:
-    assert {f"{name}.py" for name in WITHOUT_JAX} <= set(FILES)
+    assert all(any(file.startswith(name) for file in FILES) for name in WITHOUT_JAX)
     assert {"wall/__init__.py", "wall/data.py", "methods/vi.py", "compat/d3p.py", "fit.py"} <= set(FILES)
     # The secrets are still called what the rule calls them.
     assert _mentions(ast.parse((SOURCE / "wall/data.py").read_text())) >= SECRETS
@@ -128,7 +128,7 @@ def test_the_files_that_the_rules_are_about_exist() -> None:
         ("compat/d3p.py", "import tacit"),
         ("compat/d3p.py", "from tacit import Certificate"),
         ("compat/d3p.py", "def f(data):\n    return data._records"),
-        ("accounting.py", "import jax.numpy as jnp"),
+        ("accounting/composition.py", "import jax.numpy as jnp"),
         ("ledger.py", "def f():\n    from jax import random"),
         ("schema.py", "from jaxtyping import Array"),
     ],

@@ -8,17 +8,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.accounting import advantage, epsilon, true_positive_rate
+    from tacit.accounting.composition import advantage, epsilon, true_positive_rate
+    from tacit.accounting.explanation import explain
+    from tacit.accounting.mechanism import Budget, Mechanism, calibrate
     from tacit.audit import audit
     from tacit.auto import auto
     from tacit.certificate import Certificate, CertificateError
     from tacit.effects import comparisons, predictions, slopes
     from tacit.ep import ep
-    from tacit.explain import explain
     from tacit.fit import Answer, ask, fit, fit_public
     from tacit.formula import Formula, formula
     from tacit.ledger import BudgetExceeded, Ledger
-    from tacit.mechanism import Budget, Mechanism, calibrate
     from tacit.methods import families, sites
     from tacit.methods.backprop import backprop
     from tacit.methods.belief_net import belief_net
@@ -109,13 +109,13 @@ __all__ = [
 # they are used. The table says where; the imports above tell it to editors and type checkers.
 _HOME = {
     "Answer": "fit",
-    "Budget": "mechanism",
+    "Budget": "accounting.mechanism",
     "BudgetExceeded": "ledger",
     "Certificate": "certificate",
     "CertificateError": "certificate",
     "Formula": "formula",
     "Ledger": "ledger",
-    "Mechanism": "mechanism",
+    "Mechanism": "accounting.mechanism",
     "Method": "types",
     "Posterior": "posterior",
     "PrivateData": "wall.data",
@@ -124,13 +124,13 @@ _HOME = {
     "Rows": "types",
     "Schema": "schema",
     "Selected": "select",
-    "advantage": "accounting",
+    "advantage": "accounting.composition",
     "ask": "fit",
     "audit": "audit",
     "auto": "auto",
     "backprop": "methods.backprop",
     "belief_net": "methods.belief_net",
-    "calibrate": "mechanism",
+    "calibrate": "accounting.mechanism",
     "choose_pairs": "synthetic",
     "combine": "synthetic",
     "comparisons": "effects",
@@ -138,8 +138,8 @@ _HOME = {
     "documents": "topics",
     "dropout": "methods.sgd",
     "ep": "ep",
-    "epsilon": "accounting",
-    "explain": "explain",
+    "epsilon": "accounting.composition",
+    "explain": "accounting.explanation",
     "families": "methods.families",
     "fit": "fit",
     "fit_public": "fit",
@@ -162,7 +162,7 @@ _HOME = {
     "sgld": "methods.sgld",
     "sites": "methods.sites",
     "slopes": "effects",
-    "true_positive_rate": "accounting",
+    "true_positive_rate": "accounting.composition",
     "vi": "methods.vi",
     "write_columns": "wall.disk",
 }

@@ -19,11 +19,11 @@ import numpy as np
 from scipy import sparse, stats
 from scipy.special import expit, logsumexp
 
+from tacit.accounting.mechanism import Budget
 from tacit.certificate import Certificate
 from tacit.extras import need
 from tacit.fit import fit
 from tacit.ledger import Ledger
-from tacit.mechanism import Budget
 from tacit.methods import families
 from tacit.methods.conjugate import conjugate
 from tacit.methods.lda import lda

@@ -24,11 +24,11 @@ import numpy as np
 from tqdm import tqdm
 
 from tacit import system
+from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.auto import auto
 from tacit.certificate import Certificate
 from tacit.formula import Formula
 from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
-from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 from tacit.numbers import UNREADABLE, fingerprint
 from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz

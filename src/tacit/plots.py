@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from tacit.accounting.explanation import trade_off, up
+from tacit.accounting.mechanism import Mechanism
 from tacit.calibration import Reliability, uncertainty
 from tacit.certificate import Certificate
-from tacit.explain import trade_off, up
 from tacit.extras import need
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.posterior import Posterior, effects
 from tacit.rehearse import LEVEL, Rehearsal
 

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tacit.accounting.mechanism import Budget
 from tacit.certificate import Certificate
 from tacit.fit import fit
-from tacit.mechanism import Budget
 from tacit.methods.root import root
 from tacit.posterior import Posterior
 from tacit.types import Array, Key, Method, PyTree, Record

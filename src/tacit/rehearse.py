@@ -25,9 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tacit.accounting.mechanism import Budget
 from tacit.fit import STEPS, built_for, drawing, planned, public_program, title_of
 from tacit.ledger import Ledger
-from tacit.mechanism import Budget
 from tacit.schema import Schema
 from tacit.simulate import evenly
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record

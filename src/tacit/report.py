@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tacit.accounting.explanation import Explanation, percent, point_bound, trade_off, up
 from tacit.calibration import Reliability
 from tacit.certificate import SIMULATION, Certificate, Table, html_block
-from tacit.explain import Explanation, percent, point_bound, trade_off, up
 from tacit.ledger import Ledger
 
 if TYPE_CHECKING:

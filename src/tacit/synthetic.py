@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from tacit.accounting.mechanism import Budget
 from tacit.certificate import Certificate
 from tacit.fit import ask
-from tacit.mechanism import Budget
 from tacit.methods import marginals as method
 from tacit.posterior import Posterior
 from tacit.types import Record

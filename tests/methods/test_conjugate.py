@@ -16,7 +16,7 @@ from scipy import special, stats
 
 import tacit
 from tacit import Budget, PrivateData, families
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 from tacit.methods import families as inside
 from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
 from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing

@@ -17,8 +17,8 @@ from scipy import sparse
 from scipy.special import digamma
 
 import tacit
+from tacit.accounting.mechanism import Mechanism
 from tacit.fit import fit_public
-from tacit.mechanism import Mechanism
 from tacit.methods import lda as module
 from tacit.methods.lda import LDAState, lda
 from tacit.methods.running import start

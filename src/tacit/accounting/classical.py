@@ -13,9 +13,25 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tacit import accounting
+from tacit.accounting import checks, composition
+from tacit.accounting.mechanism import Mechanism
 from tacit.extras import need
-from tacit.mechanism import Mechanism
+
+__all__ = [
+    "SGD",
+    "SGLD",
+    "Comparison",
+    "advanced",
+    "compare",
+    "gdp_clt",
+    "linear",
+    "rdp",
+    "sep_kl_tail",
+    "sgd_from_sgld",
+    "sgld_from_sgd",
+    "vips",
+    "zcdp",
+]
 
 
 @dataclass(frozen=True)
@@ -65,16 +81,16 @@ def gdp_clt(mechanism: Mechanism, delta: float) -> Comparison:
 
     Privacy: public.
     """
-    delta = accounting.check_delta("gdp_clt", delta)
+    delta = checks.check_delta("gdp_clt", delta)
     if mechanism.rate == 1:
-        cost = accounting.epsilon(1.0, mechanism.noise_multiplier, mechanism.steps, delta, mechanism.adjacency)
+        cost = composition.epsilon(1.0, mechanism.noise_multiplier, mechanism.steps, delta, mechanism.adjacency)
         return Comparison("GDP-CLT", cost, True, "Without sampling the limit is exact.")
     # Beyond this exponent, and the noise that the accountant takes, the limit says nothing and its ε is no float.
     exponent = min(mechanism.noise_multiplier**-2, 100.0)
     variance = 4 * math.sinh(exponent) if mechanism.adjacency == "replace-one" else math.expm1(exponent)
     mu = mechanism.rate * math.sqrt(mechanism.steps * variance)
-    noise = min(max(1 / mu, accounting.SMALLEST_NOISE), accounting.LARGEST_NOISE)
-    cost = accounting.epsilon(1.0, noise, 1, delta)
+    noise = min(max(1 / mu, checks.SMALLEST_NOISE), checks.LARGEST_NOISE)
+    cost = composition.epsilon(1.0, noise, 1, delta)
     why = "A limit for many steps, not a bound: below the true ε in every run of the papers."
     return Comparison("GDP-CLT", cost, False, why)
 
@@ -87,13 +103,13 @@ def rdp(mechanism: Mechanism, delta: float) -> Comparison:
 
     Privacy: public.
     """
-    delta = accounting.check_delta("rdp", delta)
+    delta = checks.check_delta("rdp", delta)
     if mechanism.adjacency == "add-remove":
         accountant = need("classical.rdp", "dp_accounting.rdp").RdpAccountant()
         accountant.compose(mechanism.event())
         cost = float(accountant.get_epsilon(delta))
     else:
-        cost = accounting.renyi_epsilon(
+        cost = composition.renyi_epsilon(
             mechanism.rate, mechanism.noise_multiplier, mechanism.steps, delta, mechanism.adjacency
         )
     return Comparison("RDP", cost, True, "A bound on moments of the loss: valid, some 10% above the truth.")
@@ -106,7 +122,7 @@ def zcdp(mechanism: Mechanism, delta: float) -> Comparison:
 
     Privacy: public.
     """
-    delta = accounting.check_delta("zcdp", delta)
+    delta = checks.check_delta("zcdp", delta)
     cost = _from_zcdp(mechanism.steps / (2 * _effective_noise(mechanism) ** 2), delta)
     why = "Valid, but zCDP gains nothing from sampling, so the rate is ignored."
     return Comparison("zCDP", cost, True, why)
@@ -120,7 +136,7 @@ def advanced(mechanism: Mechanism, delta: float) -> Comparison:
 
     Privacy: public.
     """
-    delta = accounting.check_delta("advanced", delta)
+    delta = checks.check_delta("advanced", delta)
     steps = mechanism.steps
     each = _one_step(mechanism, delta / (2 * steps))
     growth = math.expm1(each) if each < 700 else math.inf
@@ -135,7 +151,7 @@ def linear(mechanism: Mechanism, delta: float) -> Comparison:
 
     Privacy: public.
     """
-    delta = accounting.check_delta("linear", delta)
+    delta = checks.check_delta("linear", delta)
     cost = mechanism.steps * _one_step(mechanism, delta / mechanism.steps)
     return Comparison("linear composition", cost, True, "Valid: worst cases of all steps added up.")
 
@@ -151,8 +167,8 @@ def vips(mechanism: Mechanism, delta: float, *, delta_step: float = 1e-6) -> Com
 
     Privacy: public.
     """
-    delta = accounting.check_delta("vips", delta)
-    delta_step = accounting.check_delta("vips", delta_step)
+    delta = checks.check_delta("vips", delta)
+    delta_step = checks.check_delta("vips", delta_step)
     rate = mechanism.rate
     each = math.sqrt(2 * math.log(1.25 / delta_step)) / _effective_noise(mechanism)
     amplified = math.log1p(rate * math.expm1(each)) if each < 700 else each + math.log(rate)
@@ -173,7 +189,7 @@ def _from_zcdp(rho: float, delta: float) -> float:
 
 
 def _one_step(mechanism: Mechanism, delta: float) -> float:
-    return accounting.epsilon(mechanism.rate, mechanism.noise_multiplier, 1, delta, mechanism.adjacency)
+    return composition.epsilon(mechanism.rate, mechanism.noise_multiplier, 1, delta, mechanism.adjacency)
 
 
 def sep_kl_tail(

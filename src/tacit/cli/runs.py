@@ -151,7 +151,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fit(chosen: argparse.Namespace) -> None:
-    from tacit.mechanism import Budget
+    from tacit.accounting.mechanism import Budget
 
     existing(chosen.data)
     schema = read_schema(chosen.schema)
@@ -301,8 +301,8 @@ def _synthesize(chosen: argparse.Namespace) -> None:
 
 
 def _audit(chosen: argparse.Namespace) -> None:
+    from tacit.accounting.mechanism import Mechanism
     from tacit.audit import audit
-    from tacit.mechanism import Mechanism
 
     claim = Mechanism(chosen.rate, 1.0, chosen.noise, chosen.steps)
     if chosen.runs < 40:

@@ -1,0 +1,3 @@
+"""Another name of `tacit.accounting.classical`."""
+
+from tacit.accounting.classical import *  # noqa: F403
