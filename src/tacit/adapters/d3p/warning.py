@@ -1,0 +1,13 @@
+"""What is said where a result may be taken for more than it is."""
+
+from __future__ import annotations
+
+import warnings
+
+
+class NotCertified(UserWarning):
+    """Said where a result may be taken for more than it is."""
+
+
+def warn(text: str) -> None:
+    warnings.warn(text, NotCertified, stacklevel=3)
