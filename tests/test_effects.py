@@ -8,11 +8,11 @@ import pytest
 
 import tacit
 from tacit.effects import profiles, reference
-from tacit.formula import Formula
+from tacit.facts.schema import Schema
+from tacit.models.formula import Formula
 from tacit.plots import plot_forest, plot_prior_posterior
 from tacit.posterior import Posterior
 from tacit.report import report
-from tacit.schema import Schema
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 

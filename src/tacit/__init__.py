@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tacit.certificate import Certificate, CertificateError
     from tacit.effects import comparisons, predictions, slopes
     from tacit.ep import ep
+    from tacit.facts.schema import Schema
     from tacit.fit import Answer, ask, fit, fit_public
-    from tacit.formula import Formula, formula
     from tacit.ledger import BudgetExceeded, Ledger
     from tacit.methods import families, sites
     from tacit.methods.backprop import backprop
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from tacit.methods.sgd import dropout, sgd
     from tacit.methods.sgld import sgld
     from tacit.methods.vi import vi
+    from tacit.models.formula import Formula, formula
     from tacit.posterior import Posterior
     from tacit.rehearse import Rehearsal, rehearse
-    from tacit.schema import Schema
     from tacit.select import Selected, select
     from tacit.synthetic import choose_pairs, combine, mix
     from tacit.topics import documents
@@ -113,7 +113,7 @@ _HOME = {
     "BudgetExceeded": "ledger",
     "Certificate": "certificate",
     "CertificateError": "certificate",
-    "Formula": "formula",
+    "Formula": "models.formula",
     "Ledger": "ledger",
     "Mechanism": "accounting.mechanism",
     "Method": "types",
@@ -122,7 +122,7 @@ _HOME = {
     "Rehearsal": "rehearse",
     "Release": "types",
     "Rows": "types",
-    "Schema": "schema",
+    "Schema": "facts.schema",
     "Selected": "select",
     "advantage": "accounting.composition",
     "ask": "fit",
@@ -143,7 +143,7 @@ _HOME = {
     "families": "methods.families",
     "fit": "fit",
     "fit_public": "fit",
-    "formula": "formula",
+    "formula": "models.formula",
     "lda": "methods.lda",
     "logistic": "methods.logistic",
     "marginals": "methods.marginals",

@@ -26,10 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.accounting.mechanism import Budget
+from tacit.facts.placeholder import evenly
+from tacit.facts.schema import Schema
 from tacit.fit import STEPS, built_for, drawing, planned, public_program, title_of
 from tacit.ledger import Ledger
-from tacit.schema import Schema
-from tacit.simulate import evenly
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record
 from tacit.wall import Door
 from tacit.wall import random as secret_random

@@ -268,7 +268,7 @@ def _report(chosen: argparse.Namespace) -> None:
 
 def _write_report(folder: Path, posterior: Any, title: str, ledger: Any) -> Path:
     from tacit.effects import profiles
-    from tacit.formula import Formula
+    from tacit.models.formula import Formula
     from tacit.report import write_report
 
     expected = profiles(posterior) if isinstance(posterior.model, Formula) and posterior.model.columns else None
@@ -326,7 +326,7 @@ def write_csv(path: Path, table: Any) -> None:
     """
     import csv
 
-    from tacit.schema import escaped
+    from tacit.facts.files import escaped
 
     with open(path, "w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)

@@ -14,9 +14,9 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln, logsumexp, multigammaln
 
+from tacit.facts.schema import Schema, levels_of
 from tacit.methods.conjugate import Family, FamilyFor
 from tacit.methods.running import check_positive, cut_normal, inner
-from tacit.schema import Schema, levels_of
 from tacit.types import Array, Key, Need, PyTree, Record
 
 __all__ = ["Family", "bernoulli", "categorical", "factors", "hidden_markov", "linear", "mixture", "table"]

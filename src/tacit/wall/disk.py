@@ -28,7 +28,8 @@ import numpy as np
 from jaxtyping import Array, Int32, Shaped, UInt8, UInt32
 
 from tacit import system
-from tacit.schema import Schema, import_arrow, quietly
+from tacit.facts.files import import_arrow, quietly
+from tacit.facts.schema import Schema
 from tacit.types import Key, PyTree, State
 from tacit.wall import alias, lattice, random, trace
 from tacit.wall.precision import single_precision
