@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import tacit
-from tacit.facts.parsing import evaluate, frame_of, parsed
+from tacit.facts import parsing
 from tacit.facts.placeholder import evenly
 from tacit.facts.schema import Schema
 from tacit.models.formula import Formula, formula
@@ -82,8 +82,8 @@ def frame_of(records: dict[str, Any]) -> pd.DataFrame:
 
 def theirs(text: str, records: dict[str, Any]) -> Any:
     """Let formulae set up its terms on the public frame, and evaluate them on other records."""
-    description = parsed(text)
-    evaluate(description, frame_of(SCHEMA))
+    description = parsing.parsed(text)
+    parsing.evaluate(description, parsing.frame_of(SCHEMA))
     return description, frame_of(records)
 
 
