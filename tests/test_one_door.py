@@ -111,8 +111,8 @@ def test_the_files_that_the_rules_are_about_exist() -> None:
     [
         ("fit.py", "n = data._count"),
         ("fit.py", "def f(data):\n    return data._records['x'].mean()"),
-        ("posterior.py", "rows = getattr(data, '_records')"),
-        ("posterior.py", "import operator\nrows = operator.attrgetter('_records')(data)"),
+        ("results/posterior.py", "rows = getattr(data, '_records')"),
+        ("results/posterior.py", "import operator\nrows = operator.attrgetter('_records')(data)"),
         ("methods/vi.py", "from tacit.wall import Door"),
         ("methods/vi.py", "from tacit import wall"),
         ("methods/vi.py", "from .. import wall"),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tacit.audit import audit
     from tacit.auto import auto
     from tacit.certificate import Certificate, CertificateError
-    from tacit.effects import comparisons, predictions, slopes
     from tacit.ep import ep
     from tacit.facts.schema import Schema
     from tacit.fit import Answer, ask, fit, fit_public
@@ -34,11 +33,13 @@ if TYPE_CHECKING:
     from tacit.methods.sgld import sgld
     from tacit.methods.vi import vi
     from tacit.models.formula import Formula, formula
-    from tacit.posterior import Posterior
     from tacit.rehearse import Rehearsal, rehearse
+    from tacit.results.effects import comparisons, predictions, slopes
+    from tacit.results.posterior import Posterior
+    from tacit.results.synthetic import combine, mix
+    from tacit.results.topics import documents
+    from tacit.run.pairs import choose_pairs
     from tacit.select import Selected, select
-    from tacit.synthetic import choose_pairs, combine, mix
-    from tacit.topics import documents
     from tacit.types import Method, Release, Rows
     from tacit.wall.data import PrivateData
     from tacit.wall.disk import read_columns, write_columns
@@ -117,7 +118,7 @@ _HOME = {
     "Ledger": "ledger",
     "Mechanism": "accounting.mechanism",
     "Method": "types",
-    "Posterior": "posterior",
+    "Posterior": "results.posterior",
     "PrivateData": "wall.data",
     "Rehearsal": "rehearse",
     "Release": "types",
@@ -131,11 +132,11 @@ _HOME = {
     "backprop": "methods.backprop",
     "belief_net": "methods.belief_net",
     "calibrate": "accounting.mechanism",
-    "choose_pairs": "synthetic",
-    "combine": "synthetic",
-    "comparisons": "effects",
+    "choose_pairs": "run.pairs",
+    "combine": "results.synthetic",
+    "comparisons": "results.effects",
     "conjugate": "methods.conjugate",
-    "documents": "topics",
+    "documents": "results.topics",
     "dropout": "methods.sgd",
     "ep": "ep",
     "epsilon": "accounting.composition",
@@ -147,11 +148,11 @@ _HOME = {
     "lda": "methods.lda",
     "logistic": "methods.logistic",
     "marginals": "methods.marginals",
-    "mix": "synthetic",
+    "mix": "results.synthetic",
     "natural": "methods.natural",
     "network": "methods.networks",
     "pbp": "methods.pbp",
-    "predictions": "effects",
+    "predictions": "results.effects",
     "read_columns": "wall.disk",
     "read_csv": "wall.tables",
     "read_parquet": "wall.tables",
@@ -161,7 +162,7 @@ _HOME = {
     "sgd": "methods.sgd",
     "sgld": "methods.sgld",
     "sites": "methods.sites",
-    "slopes": "effects",
+    "slopes": "results.effects",
     "true_positive_rate": "accounting.composition",
     "vi": "methods.vi",
     "write_columns": "wall.disk",

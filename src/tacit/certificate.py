@@ -128,8 +128,8 @@ class Certificate:
     created
         When it was issued, UTC.
     numbers
-        SHA-256 of what was released, by name (``tacit.numbers``): of a fit its last state, draws, points and labels; of
-        a question its answer. Empty in certificates of the format before, or where no numbers were given.
+        SHA-256 of what was released, by name (``tacit.results.numbers``): of a fit its last state, draws, points and
+        labels; of a question its answer. Empty in certificates of the format before, or where no numbers were given.
     engine
         How private steps were computed.
     code

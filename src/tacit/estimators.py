@@ -28,8 +28,8 @@ from tacit.methods import families
 from tacit.methods.conjugate import conjugate
 from tacit.methods.lda import lda
 from tacit.methods.natural import natural
-from tacit.posterior import Posterior
-from tacit.topics import documents, perplexity, proportions
+from tacit.results.posterior import Posterior
+from tacit.results.topics import documents, perplexity, proportions
 from tacit.types import Method, MethodFor
 from tacit.wall.data import PrivateData
 

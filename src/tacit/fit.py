@@ -31,9 +31,9 @@ from tacit.facts.files import quietly
 from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 from tacit.models.formula import Formula
-from tacit.numbers import UNREADABLE, fingerprint
-from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.provenance import whose
+from tacit.results.numbers import UNREADABLE, fingerprint
+from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import Door, outer, released, shards, versions
 from tacit.wall import random as secret_random

@@ -27,10 +27,10 @@ from tacit.fit import (
 )
 from tacit.ledger import Ledger
 from tacit.methods.scored import ScoredState, scored
-from tacit.numbers import fingerprint
-from tacit.posterior import Posterior
 from tacit.provenance import whose
 from tacit.rehearse import LogLikelihood
+from tacit.results.numbers import fingerprint
+from tacit.results.posterior import Posterior
 from tacit.types import Key, Method, MethodFor
 from tacit.wall import Door, versions
 from tacit.wall import random as secret_random

@@ -179,7 +179,7 @@ def _verify(chosen: argparse.Namespace) -> None:
 def _compared(certificate: Any, path: Path, ledger: Any) -> str:
     """Check a certificate, and the numbers in the run's folder if they are there; say what was found of them."""
     from tacit.certificate import CertificateError
-    from tacit.numbers import Saved
+    from tacit.results.numbers import Saved
 
     file = (path if path.is_dir() else path.parent) / "posterior.npz"
     if not file.exists():

@@ -267,9 +267,9 @@ def _report(chosen: argparse.Namespace) -> None:
 
 
 def _write_report(folder: Path, posterior: Any, title: str, ledger: Any) -> Path:
-    from tacit.effects import profiles
     from tacit.models.formula import Formula
-    from tacit.report import write_report
+    from tacit.results.effects import profiles
+    from tacit.results.report import write_report
 
     expected = profiles(posterior) if isinstance(posterior.model, Formula) and posterior.model.columns else None
     return write_report(folder, title, {"private": posterior}, predictions=expected, ledger=ledger)
@@ -418,7 +418,7 @@ def _posterior(folder: Path, method: Any = None) -> Any:
 
     file = existing(folder / DONE)
     from tacit.certificate import CertificateError
-    from tacit.posterior import Posterior
+    from tacit.results.posterior import Posterior
 
     try:
         return Posterior.load(file, method)

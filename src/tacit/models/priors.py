@@ -112,7 +112,7 @@ class Sites:
     """
 
     def __init__(self, design: Design, family: Family, several: bool, given: dict[str, dist.Distribution]) -> None:
-        self._design, self._given = design, dict(given)
+        self._design, self._chosen = design, dict(given)
         self._levels = [str(level) for level in (design.facts.levels or ())[1:]] if several else []
         self.outputs: tuple[int, ...] = (len(self._levels),) if several else ()
         self._location, self.unit = family.unit(design.facts)
@@ -125,8 +125,8 @@ class Sites:
             self._add_group(group)
         for name, prior in family.parameters(design.facts).items():
             self._add_parameter(name, prior)
-        if self._given:
-            name = next(iter(self._given))
+        if self._chosen:
+            name = next(iter(self._chosen))
             raise ValueError(
                 f"A prior is given for {name!r}, which the model does not have; {instead(name, self.priors)}"
             )
@@ -163,7 +163,7 @@ class Sites:
     ) -> None:
         if name in (*self.priors, self._design.response.name):
             raise ValueError(f"The model has two things of the name {name!r}. Rename the column of that name.")
-        prior = self._given.pop(name, prior)
+        prior = self._chosen.pop(name, prior)
         if not isinstance(prior, dist.Distribution):
             raise TypeError(f"The prior of {name!r} is {prior!r}. Give a NumPyro distribution.")
         # Entries of their own shape are kept, as those of a prior for a whole term.

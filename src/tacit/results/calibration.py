@@ -10,6 +10,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+__all__ = [
+    "BINS",
+    "LEVEL",
+    "Reliability",
+    "Uncertainty",
+    "classes",
+    "coverage",
+    "reliability",
+    "uncertainty",
+]
+
+LEVEL = 0.9
+"""Of the intervals that summaries and rehearsals show."""
 BINS = 15
 
 

@@ -20,7 +20,7 @@ from tacit.facts.column import Column
 from tacit.facts.placeholder import evenly
 from tacit.facts.schema import Schema
 from tacit.models.formula import Formula
-from tacit.posterior import Posterior
+from tacit.results.posterior import Posterior
 from tacit.types import Array
 from tacit.wall.data import encode
 

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from tacit.accounting.explanation import trade_off, up
 from tacit.accounting.mechanism import Mechanism
-from tacit.calibration import Reliability, uncertainty
 from tacit.certificate import Certificate
 from tacit.extras import need
 from tacit.ledger import Ledger
-from tacit.posterior import Posterior, effects
-from tacit.rehearse import LEVEL, Rehearsal
+from tacit.results.calibration import LEVEL, Reliability, uncertainty
+from tacit.results.posterior import Posterior
+from tacit.results.shown import effects
+
+if TYPE_CHECKING:
+    from tacit.rehearse import Rehearsal
+
+__all__ = [
+    "COLOURS",
+    "MARKERS",
+    "STYLES",
+    "plot_confidence",
+    "plot_forest",
+    "plot_ledger",
+    "plot_prediction",
+    "plot_prior_posterior",
+    "plot_rehearsal",
+    "plot_reliability",
+    "plot_sweep",
+    "plot_topics",
+    "plot_tradeoff",
+    "plot_uncertainty",
+    "plot_weights",
+]
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 """Okabe and Ito's, which colour-blind readers can tell apart."""

@@ -12,6 +12,14 @@ import numpy as np
 from tacit.methods import lda as method
 from tacit.types import Array
 
+__all__ = [
+    "coherence",
+    "documents",
+    "perplexity",
+    "proportions",
+    "top_words",
+]
+
 
 def documents(matrix: Any, *, width: int = 128, cap: float | None = None) -> dict[str, np.ndarray]:
     """Turn a sparse matrix of word counts into records for ``tacit.lda``, one for each document.

@@ -19,9 +19,21 @@ from tacit.accounting.mechanism import Budget
 from tacit.certificate import Certificate
 from tacit.fit import fit
 from tacit.methods.root import root
-from tacit.posterior import Posterior
+from tacit.results.posterior import Posterior
 from tacit.types import Array, Key, Method, PyTree, Record
 from tacit.wall.data import PrivateData
+
+__all__ = [
+    "DRAWS",
+    "FAILURE",
+    "STEPS",
+    "Intervals",
+    "Sets",
+    "Temperature",
+    "fit_intervals",
+    "fit_sets",
+    "fit_temperature",
+]
 
 DRAWS = 199
 """Draws that predict a record here. The wall refuses an array as long as there are records; few have 199."""

@@ -1,0 +1,3 @@
+"""Another name of `tacit.results.calibration`."""
+
+from tacit.results.calibration import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Another name of `tacit.results.plots`."""
+
+from tacit.results.plots import *  # noqa: F403

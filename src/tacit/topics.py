@@ -1,0 +1,3 @@
+"""Another name of `tacit.results.topics`."""
+
+from tacit.results.topics import *  # noqa: F403
