@@ -17,7 +17,10 @@ METHODS_MAY_IMPORT = {
         "tacit.model",
         *("tacit.facts.column", "tacit.facts.schema"),  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
-        *(f"tacit.methods.{name}" for name in ("conjugate", "gaussians", "networks", "running", "sites", "sparsity")),
+        *(
+            f"tacit.methods.{name}"
+            for name in ("conjugate", "families", "gaussians", "networks", "running", "sites", "sparsity")
+        ),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
     *("__future__", "typing", "collections", "functools", "inspect", "itertools", "math", "copy"),
