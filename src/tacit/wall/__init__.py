@@ -328,8 +328,10 @@ class _Step:
         self.words = 2 * self.dimension + self.room * len(self.gaps)
         self.groups = -(-self.words // alias.GROUP)
         self.alone = self.words > BY_JAX
-        self.drawn = max(1, min(HANDED_OVER, mechanism.steps, DRAWN_AT_ONCE // self.words))
-        given = max(1, min(64, mechanism.steps, GIVEN_AT_ONCE // self.words))
+        # A segment has noise of its own: what is drawn beyond its end is drawn in vain.
+        segment = -(-mechanism.steps // SEGMENTS)
+        self.drawn = max(1, min(HANDED_OVER, segment, DRAWN_AT_ONCE // self.words))
+        given = max(1, min(64, segment, GIVEN_AT_ONCE // self.words))
         self.together = given if self.alone else self.drawn
         # From public numbers only.
         quick = expected is not None and mechanism.steps * expected * self.length < QUICK
