@@ -15,8 +15,8 @@ from tacit.accounting.gaussian import full_batch_mu, gaussian_mu
 from tacit.accounting.losses import FINE
 from tacit.accounting.renyi import epsilon_from_renyi
 
-COARSE = 1e-2
-
+# The accuracy of the grid on which a search starts; it ends on that of losses.FINE.
+_COARSE = 1e-2
 # The range in which a noise multiplier is looked for.
 _LEAST_NOISE = 0.02
 
@@ -81,7 +81,7 @@ def _noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, adj
             found = certified_delta(rate, math.exp(log_noise), steps, epsilon, adjacency, accuracy, only_first=True)
             return math.log(max(found, 1e-300) / delta)
 
-        position, slope = _root(lambda at: excess(at, COARSE), math.log(start), 0.1, 1e-3)
+        position, slope = _root(lambda at: excess(at, _COARSE), math.log(start), 0.1, 1e-3)
         # The certified grid moves the answer a little: a few Newton steps with the slope of the coarse one.
         for _ in range(5):
             move = -excess(position, FINE) / slope if slope < 0 else 0.0

@@ -122,6 +122,7 @@ def check_delta(where: str, delta: Any) -> float:
 
 
 def check_recipe(where: str, rate: Any, noise_multiplier: Any, steps: Any, adjacency: Any) -> tuple[float, float, int]:
+    """Return rate, noise multiplier and steps, each checked, or raise. Public."""
     check_adjacency(where, adjacency)
     rate = check_rate(where, rate)
     noise = check_noise(where, noise_multiplier)
@@ -129,6 +130,7 @@ def check_recipe(where: str, rate: Any, noise_multiplier: Any, steps: Any, adjac
 
 
 def check_relation(where: str, adjacency: str, fixed_size: bool) -> str:
+    """Return what neighbours are for subsets of this kind, or raise. Public."""
     if fixed_size and adjacency != "replace-one":
         raise ValueError(
             f"{where}(adjacency={adjacency!r}, fixed_size=True): a record more or less changes the rate of "

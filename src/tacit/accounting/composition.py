@@ -244,7 +244,7 @@ def spent(runs: Sequence[Run], delta: float, adjacency: str = "add-remove") -> f
         check_recipe("spent", 1.0, 1.0, 0, adjacency)
         return 0.0
     if len(recipes) == 1:
-        return epsilon_of_run(recipes[0], delta, adjacency)
+        return _epsilon_of(recipes[0], delta, adjacency)
     return _spent(tuple(recipes), delta, adjacency)
 
 
@@ -262,6 +262,7 @@ def renyi_epsilon(
 
 @lru_cache(maxsize=4096)
 def certified_epsilon(rate: float, noise: float, steps: int, delta: float, adjacency: str) -> float:
+    """Return `epsilon` of a checked recipe: the least of its bounds."""
     if steps == 0:
         return 0.0
     if rate == 1:
@@ -284,6 +285,7 @@ def certified_delta(
     accuracy: float = FINE,
     only_first: bool = False,
 ) -> float:
+    """Return `delta` of a checked recipe; with ``only_first`` of one direction alone, to search by."""
     if steps == 0:
         return 0.0
     if rate == 1:
@@ -299,11 +301,11 @@ def _spent(runs: tuple[Run, ...], delta: float, adjacency: str) -> float:
 
     def enough(epsilon: float) -> bool:
         together = len(ORDERS) * delta_from_renyi(tuple(total), 1, epsilon)
-        return together <= delta and delta_of_run(runs[0], epsilon, adjacency) + together <= delta
+        return together <= delta and _delta_of(runs[0], epsilon, adjacency) + together <= delta
 
     # At half of δ for each term the sum is enough: an end from which to bisect.
     high = max(
-        epsilon_of_run(runs[0], delta / 2, adjacency),
+        _epsilon_of(runs[0], delta / 2, adjacency),
         epsilon_from_renyi(tuple(total), 1, delta / (2 * len(ORDERS))),
     )
     while not enough(high):
@@ -311,13 +313,13 @@ def _spent(runs: tuple[Run, ...], delta: float, adjacency: str) -> float:
     return least(enough, high)
 
 
-def epsilon_of_run(run: Run, delta: float, adjacency: str) -> float:
+def _epsilon_of(run: Run, delta: float, adjacency: str) -> float:
     if len(run) == 3:
         return certified_epsilon(*run, delta, adjacency)
     return epsilon_from_renyi(selection_curve(*run, adjacency), 1, delta)
 
 
-def delta_of_run(run: Run, epsilon: float, adjacency: str) -> float:
+def _delta_of(run: Run, epsilon: float, adjacency: str) -> float:
     if len(run) == 3:
         return certified_delta(*run, epsilon, adjacency)
     return delta_from_renyi(selection_curve(*run, adjacency), 1, epsilon)

@@ -45,12 +45,14 @@ def full_batch_mu(noise: float, steps: int, adjacency: str) -> float:
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Return δ at ε of two Gaussians of unit width that are μ apart."""
     exact = float(hockey_stick(np.asarray(epsilon), 1 / mu))
     # The formula is good to about 1e-14; this is far more, and far less than anyone would notice.
     return min(1.0, exact * (1 + 2.0**-40))
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
+    """Return ε at δ of two Gaussians of unit width that are μ apart."""
     # Above this the loss itself is too large with probability below δ.
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
     return least(lambda epsilon: gaussian_delta(epsilon, mu) <= delta, high)

@@ -30,6 +30,7 @@ def chacha_key(key: Any) -> Key:
 
 
 def key_of_words(words: Array) -> Key:
+    """Return the ChaCha20 key of eight random words."""
     return jax.random.wrap_key_data(words, impl=chacha.CHACHA20)
 
 

@@ -10,4 +10,5 @@ class NotCertified(UserWarning):
 
 
 def warn(text: str) -> None:
+    """Warn the script that called the function that calls this one."""
     warnings.warn(text, NotCertified, stacklevel=3)
