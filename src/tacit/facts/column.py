@@ -195,11 +195,13 @@ class Column:
 
 
 def listed(value: Any) -> tuple[Any, ...] | None:
+    """Return the entries of a list, or None where it is none."""
     # Text is iterable too, but levels = "fm" is a slip and not two levels.
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else None
 
 
 def is_integer(value: Any) -> bool:
+    """Say whether a value is a whole number; booleans are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 

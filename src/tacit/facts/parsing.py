@@ -29,9 +29,6 @@ STATEFUL = ("center", "scale", "standardize", "bs", "poly")
 CODINGS = ("C", "T", "S")
 
 
-# formulae.
-
-
 @dataclass(frozen=True)
 class Used:
     """A column that a formula uses."""
@@ -43,6 +40,7 @@ OTHERS = ("I", "offset", "p", "prop", "proportion")
 
 
 def parsed(text: str) -> Any:
+    """Return formulae's description of a formula, not yet set up."""
     import formulae
 
     try:
@@ -121,6 +119,7 @@ def scattered(schema: Schema) -> dict[str, Array]:
 
 
 def instead(given: str, known: Any) -> str:
+    """Say what may have been meant by an unknown name."""
     near = difflib.get_close_matches(given, list(known), 1)
     if near and not near[0].isidentifier():  # income (EUR)
         return f"did you mean {near[0]!r}? Such a name is written in backquotes: `{near[0]}`."

@@ -21,9 +21,6 @@ Columns = Mapping[str, Any]
 """Columns of records as they are stored: numbers, and codes of levels."""
 
 
-# Terms.
-
-
 @dataclass(frozen=True)
 class Term:
     """A population-level term: its columns of the design, what they are called, and their public centre and scale."""
@@ -202,6 +199,7 @@ def _ones(columns: Columns) -> Array:
 
 
 def length_of(columns: Columns) -> int:
+    """Return how many records the columns hold."""
     given = [values for values in columns.values() if values is not None]
     if not given:
         raise ValueError("No columns are given, so that nothing says how many records there are.")
@@ -209,4 +207,5 @@ def length_of(columns: Columns) -> int:
 
 
 def side_by_side(parts: list[Array], length: int) -> Array:
+    """Join matrices of so many lines, perhaps none, to one."""
     return jnp.concatenate([jnp.zeros((length, 0)), *parts], 1)

@@ -17,6 +17,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def log_dirichlet(concentration: Array) -> Array:
+    """Return the log normaliser of Dirichlet distributions along the last axis."""
     return jnp.sum(gammaln(concentration)) - jnp.sum(gammaln(jnp.sum(concentration, -1)))
 
 
@@ -30,6 +31,7 @@ def nearest_counts(noisy: Array) -> Array:
 
 
 def all_counts(statistics: PyTree, noise: PyTree) -> PyTree:
+    """Repair statistics that are counts, all of them."""
     return jax.tree.map(nearest_counts, statistics)
 
 
@@ -47,6 +49,7 @@ def pack(matrix: Array) -> Array:
 
 
 def unpack(packed: Array, size: int) -> Array:
+    """Return the symmetric matrix that `pack` was given."""
     lines, columns = np.triu_indices(size)
     values = packed * np.where(lines == columns, 1, math.sqrt(0.5)).astype(np.float32)
     matrix = jnp.zeros((*packed.shape[:-1], size, size)).at[..., lines, columns].set(values)
@@ -54,16 +57,19 @@ def unpack(packed: Array, size: int) -> Array:
 
 
 def shortened(x: Array, bound: float) -> Array:
+    """Scale a vector to the norm ``bound`` at most."""
     x = x.astype(jnp.float32)
     return x * jnp.minimum(1, bound / jnp.maximum(jnp.linalg.norm(x), 1e-30))
 
 
 def whole_within(x: Array, least: int, most: int) -> Array:
+    """Say whether all entries are whole numbers between two."""
     x = x.astype(jnp.float32)
     return jnp.all((x == jnp.round(x)) & (x >= least) & (x <= most))
 
 
 def need_symbols(number: int) -> Need:
+    """Require sequences of so many symbols."""
     return Need(
         f"x must be whole numbers from 0 to {number - 1}, or -1 to fill up. Number the categories by a public list: "
         "numpy.searchsorted(levels, x) for sorted levels.",
@@ -72,6 +78,7 @@ def need_symbols(number: int) -> Need:
 
 
 def x_of(placeholder: Any, dimensions: int | None = None) -> Array:
+    """Return ``x`` of a placeholder record, or raise."""
     given = sorted(placeholder) if isinstance(placeholder, dict) else type(placeholder).__name__
     if not isinstance(placeholder, dict) or "x" not in placeholder:
         raise ValueError(f'A record of this family is {{"x": ...}}; these are {given}.')
@@ -85,6 +92,7 @@ def x_of(placeholder: Any, dimensions: int | None = None) -> Array:
 
 
 def check_at_least(**values: tuple[int, int]) -> None:
+    """Refuse whole numbers below their least."""
     for name, (value, least) in values.items():
         if value < least:
             raise ValueError(f"{name} is {value}. Write a whole number of at least {least}.")

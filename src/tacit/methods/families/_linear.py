@@ -97,6 +97,7 @@ class Solved(NamedTuple):
 
 
 def regression(precision: Array, cross: Array, square: Array, count: Array, rate: float) -> Solved:
+    """Solve for the posterior of one regression for each output."""
     mean = jnp.linalg.solve(precision, cross.T).T
     return Solved(precision, mean, 1 + count / 2, rate + (square - jnp.sum(mean * cross, 1)) / 2)
 
