@@ -38,7 +38,7 @@ from peer_client import Peer, Time, Timer, in_turns, timed  # noqa: E402
 
 import tacit  # noqa: E402
 from tacit import accounting  # noqa: E402
-from tacit.accounting import noise_multiplier  # noqa: E402
+from tacit.accounting import losses, noise_multiplier  # noqa: E402
 from tacit.fit import fit_public  # noqa: E402
 from tacit.wall import alias, lattice, random  # noqa: E402
 
@@ -181,7 +181,7 @@ def calibration() -> Found:
             sigma = noise_multiplier(epsilon * (1 + 1e-6 * i), delta, rate, steps)  # not the one it remembers
             warm.append(time.process_time() - start)
         certified = accounting.epsilon(rate, sigma, steps, delta)
-        finer = accounting._curves(rate, sigma, steps, "add-remove", accounting._FINE / 64, False)
+        finer = losses.loss_distributions(rate, sigma, steps, "add-remove", losses.FINE / 64, False)
         tight = max(loss.epsilon(delta - accounting.rounding_slack(steps)) for loss in finer)
         row = f"{name}: epsilon {epsilon:g}, rate {rate:.4g}, {steps} steps"
         cells = {"cold, ms": 1e3 * float(cold.stdout), "sigma": sigma, "above tight, %": 100 * (certified / tight - 1)}

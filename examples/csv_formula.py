@@ -14,7 +14,7 @@ import csv
 from pathlib import Path
 
 import tacit
-from tacit.schema import draft
+from tacit.facts.files import draft
 from tacit.simulate import HOSPITAL, HOSPITAL_TRUTH, hospital
 
 OUT = Path("csv_formula")

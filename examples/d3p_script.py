@@ -11,11 +11,11 @@ import numpyro.distributions as dist
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoDiagonalNormal
 
-import tacit.compat.d3p as d3p
-from tacit.compat.d3p.dputil import approximate_sigma_remove_relation
-from tacit.compat.d3p.minibatch import poisson_batchify_data
-from tacit.compat.d3p.modelling import sample_multi_posterior_predictive
-from tacit.compat.d3p.svi import DPSVI
+import tacit.adapters.d3p as d3p
+from tacit.adapters.d3p.dputil import approximate_sigma_remove_relation
+from tacit.adapters.d3p.minibatch import poisson_batchify_data
+from tacit.adapters.d3p.modelling import sample_multi_posterior_predictive
+from tacit.adapters.d3p.svi import DPSVI
 
 N, q, epochs, delta = 4000, 0.02, 10, 1e-5
 

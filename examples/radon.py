@@ -23,7 +23,7 @@ import numpyro
 import numpyro.distributions as dist
 
 import tacit
-from tacit.plots import COLOURS
+from tacit.results.plots import COLOURS
 
 FOLDER = os.environ.get("TACIT_DATA")
 if not FOLDER:

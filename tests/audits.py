@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tacit.accounting.mechanism import Mechanism
 from tacit.audit import Audit, audit
-from tacit.mechanism import Mechanism
 from tests.test_every_method import TABLE, numbers
 
 RESULTS = Path(__file__).parent / "results"

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import pytest
 from jax._src import compiler
 
+from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.types import Method
 from tacit.wall import QUICK_OPTIONS, Door, _known, random
 from tacit.wall.data import PrivateData
@@ -38,7 +38,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 LONG = (
-    *("tests/compat/", "tests/methods/", "tests/papers/", "tests/privacy/test_audit", "tests/privacy/test_float"),
+    *("tests/adapters/", "tests/methods/", "tests/papers/", "tests/privacy/test_audit", "tests/privacy/test_float"),
     *("tests/test_audit", "tests/test_auto", "tests/test_distribute", "tests/test_effects"),
     *("tests/test_estimators", "tests/test_examples", "tests/test_formula", "tests/test_plots", "tests/test_posterior"),
     *("tests/test_properties", "tests/test_recalibrate", "tests/test_rehearse", "tests/test_select"),

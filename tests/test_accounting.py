@@ -13,6 +13,7 @@ import pytest
 from scipy import special
 
 from tacit import accounting
+from tacit.accounting import losses, renyi
 
 # (noise multiplier, rate, steps, δ), the bracket of the true ε, the replace-one ε of a fine PLD
 PUBLISHED = [
@@ -173,7 +174,7 @@ def test_one_step_formula_against_its_definition(rate, noise, direction):
             if direction == "add":
                 sides = 1 - sides[0], 1 - sides[1]
             expected = sides[0] - mpmath.exp(loss) * sides[1]
-            found = accounting._step_delta(np.array([float(loss)]), rate, noise, direction)[0]
+            found = losses._step_delta(np.array([float(loss)]), rate, noise, direction)[0]
             # The loss is rounded to a float, which moves δ by at most the upper side's mass times that.
             assert abs(found - expected) <= 1e-9 * expected + 2e-16 * sides[0]
 
@@ -182,9 +183,9 @@ def test_composition_loses_less_than_its_slack():
     from scipy import fft
 
     for rate, noise, steps in [(256 / 60000, 1.3, 3515), (0.01, 4.334, 100_000)]:
-        low, high = accounting._loss_range(rate, noise, "remove", 1e-15 / steps)
+        low, high = losses._loss_range(rate, noise, "remove", 1e-15 / steps)
         spacing = (high - low) / 1000
-        first, masses, _ = accounting._connect_dots(rate, noise, "remove", low, high, spacing)
+        first, masses, _ = losses._connect_dots(rate, noise, "remove", low, high, spacing)
         assert masses.sum() == pytest.approx(1.0, abs=1e-14)
         size = 2**18
         transform = fft.fft(masses.astype(np.longdouble), size)
@@ -204,10 +205,10 @@ def test_composition_loses_less_than_its_slack():
 def test_powers_by_squares_lose_less_than_the_slack(rate, noise, steps):
     from scipy import fft
 
-    low, high = accounting._loss_range(rate, noise, "remove", 1e-15 / steps)
-    masses = accounting._connect_dots(rate, noise, "remove", low, high, (high - low) / 1000)[1]
-    first, last = accounting._reach(masses, steps)
-    found = accounting._self_convolved(masses, steps, first, last)
+    low, high = losses._loss_range(rate, noise, "remove", 1e-15 / steps)
+    masses = losses._connect_dots(rate, noise, "remove", low, high, (high - low) / 1000)[1]
+    first, last = losses._reach(masses, steps)
+    found = losses._self_convolved(masses, steps, first, last)
     size = fft.next_fast_len(last - first + 1, real=True)
     base, left = fft.rfft(masses.astype(np.longdouble), size), steps
     power = np.ones_like(base)
@@ -227,11 +228,11 @@ def test_powers_by_squares_lose_less_than_the_slack(rate, noise, steps):
 def test_a_loss_distribution_is_read_as_dp_accounting_reads_it(rate, noise, steps):
     from dp_accounting.pld import pld_pmf
 
-    low, high = accounting._loss_range(rate, noise, "remove", 1e-15 / steps)
+    low, high = losses._loss_range(rate, noise, "remove", 1e-15 / steps)
     spacing = (high - low) / 5000
-    first, masses, certain = accounting._connect_dots(rate, noise, "remove", low, high, spacing)
+    first, masses, certain = losses._connect_dots(rate, noise, "remove", low, high, spacing)
     judge = pld_pmf.DensePLDPmf(spacing, first, masses, certain, True).self_compose(steps, 1e-15)
-    found = accounting._Loss(spacing, first, masses, certain).composed(steps)
+    found = losses.LossDistribution(spacing, first, masses, certain).composed(steps)
     for delta in (1e-9, 1e-6, 1e-3, 0.1):
         epsilon = found.epsilon(delta)
         # Where e^-loss is no longer a float, dp-accounting gives a loss above the answer.
@@ -246,7 +247,7 @@ def test_a_loss_distribution_is_read_as_dp_accounting_reads_it(rate, noise, step
 
 def test_what_is_certain_in_one_step_adds_up_over_steps():
     """Mass at infinity: after n steps there is 1 - (1 - c)^n of it."""
-    loss = accounting._Loss(0.1, -1, np.array([0.3, 0.4, 0.29]), 0.01)
+    loss = losses.LossDistribution(0.1, -1, np.array([0.3, 0.4, 0.29]), 0.01)
     for steps in (1, 2, 7, 300):
         assert loss.composed(steps).certain == pytest.approx(1 - 0.99**steps, rel=1e-12)
 
@@ -382,12 +383,12 @@ def test_spent_keeps_its_delta():
     curve = tuple(
         300 * first + 200 * second
         for first, second in zip(
-            accounting._renyi(0.01, 1.5, "add-remove"),
-            accounting._renyi(0.02, 2.0, "add-remove"),
+            renyi.renyi_curve(0.01, 1.5, "add-remove"),
+            renyi.renyi_curve(0.02, 2.0, "add-remove"),
             strict=True,
         )
     )
-    together = len(accounting.ORDERS) * accounting._renyi_delta(curve, 1, total)
+    together = len(accounting.ORDERS) * renyi.delta_from_renyi(curve, 1, total)
     assert accounting.delta(0.01, 1.5, 300, total) + together == pytest.approx(1e-6, rel=1e-6)
     assert accounting.delta(0.01, 1.5, 300, total) + together <= 1e-6
 
@@ -407,7 +408,7 @@ def test_renyi_curve_of_replacing_bounds_the_integral():
     from scipy import integrate
 
     rate, noise = 0.05, 1.1
-    curve = dict(zip(accounting.ORDERS, accounting._renyi(rate, noise, "replace-one"), strict=True))
+    curve = dict(zip(accounting.ORDERS, renyi.renyi_curve(rate, noise, "replace-one"), strict=True))
 
     def density(y, centre):
         parts = (

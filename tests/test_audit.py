@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 import tacit
+from tacit.accounting.mechanism import Mechanism
 from tacit.audit import audit, canary_scores, direct, lower_bound, one_run_bound
-from tacit.mechanism import Mechanism
 from tacit.wall import lattice
 
 DELTA = 1e-5

@@ -8,8 +8,8 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from tacit.calibration import coverage, reliability, uncertainty
-from tacit.plots import plot_confidence, plot_prediction, plot_reliability, plot_uncertainty
+from tacit.results.calibration import coverage, reliability, uncertainty
+from tacit.results.plots import plot_confidence, plot_prediction, plot_reliability, plot_uncertainty
 
 mpl.use("agg")
 

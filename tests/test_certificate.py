@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from tacit import accounting
+from tacit.accounting.explanation import percent, up
+from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.certificate import SIMULATION, Certificate, CertificateError, Total
-from tacit.explain import percent, up
 from tacit.ledger import Ledger, Line, Look
-from tacit.mechanism import Budget, Mechanism
 
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
 BUDGET = Budget(1.0, 1e-5, unit="patient")

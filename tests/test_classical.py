@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tacit import classical
-from tacit.mechanism import Mechanism
+from tacit.accounting import classical
+from tacit.accounting.mechanism import Mechanism
 
 # (recipe, δ), RDP and GDP-CLT as published or measured
 PUBLISHED = [

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import tacit
+from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.cli import main, papers
 from tacit.cli.runs import _loaded
 from tacit.ledger import Ledger, Look
-from tacit.mechanism import Budget, Mechanism
 from tacit.wall import Door
 
 SCHEMA = """unit = "patient"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import tacit
+from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.ledger import Ledger, Look
-from tacit.mechanism import Budget, Mechanism
 
 SOURCE = Path(str(tacit.__file__)).parent
 CONSOLES = {

@@ -24,8 +24,8 @@ from scipy.stats import chi2, norm
 
 import tacit
 from tacit import distribute
+from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.types import Method
 from tacit.wall import Door, lattice, random, shards
 from tacit.wall.repeat import best_of

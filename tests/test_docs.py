@@ -25,7 +25,7 @@ from tacit.fit import built_for, planned
 from tacit.ledger import Look
 
 ROOT = Path(__file__).parents[1]
-NO_CERTIFICATE = "ignore:tacit.compat.d3p gives no certificate"
+NO_CERTIFICATE = "ignore:tacit.adapters.d3p gives no certificate"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.effects import profiles, reference
-from tacit.formula import Formula
-from tacit.plots import plot_forest, plot_prior_posterior
-from tacit.posterior import Posterior
-from tacit.report import report
-from tacit.schema import Schema
+from tacit.facts.schema import Schema
+from tacit.models.formula import Formula
+from tacit.results.effects import profiles, reference
+from tacit.results.plots import plot_forest, plot_prior_posterior
+from tacit.results.posterior import Posterior
+from tacit.results.report import report
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 

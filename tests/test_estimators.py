@@ -163,7 +163,7 @@ def test_topics_in_scikit_learns_shape() -> None:
 @pytest.fixture
 def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for private fits, which take seconds; what is refused is refused before them."""
-    monkeypatch.setattr("tacit.estimators._Private._spend", stand_in)
+    monkeypatch.setattr("tacit.adapters.sklearn.base._Private._spend", stand_in)
 
 
 def linear(**changes: Any) -> PrivateLinearRegression:
@@ -448,7 +448,7 @@ def failures(name: str) -> dict[str, str]:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_checks_with_a_stand_in_for_the_fit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.estimators._Private._spend", stand_in)
+    monkeypatch.setattr("tacit.adapters.sklearn.base._Private._spend", stand_in)
     assert failures(name) == {}
 
 

@@ -20,9 +20,9 @@ from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from numpyro.infer.initialization import init_to_median
 
 import tacit
+from tacit.accounting.mechanism import Mechanism
 from tacit.fit import fit_public
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.vi import vi

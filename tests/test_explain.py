@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tacit.explain import Explanation, explain, percent, point_bound, trade_off, up
-from tacit.mechanism import Mechanism
+from tacit.accounting.explanation import Explanation, explain, percent, point_bound, trade_off, up
+from tacit.accounting.mechanism import Mechanism
 
 # The run of the DP-BNN paper (FACTS.md section 1).
 PAPER = Mechanism(rate=256 / 60000, clip=1.5, noise_multiplier=1.3, steps=3515)

@@ -15,9 +15,10 @@ import pandas as pd
 import pytest
 
 import tacit
-from tacit.formula import Formula, _evaluate, _frame, _parsed, formula
-from tacit.schema import Schema
-from tacit.simulate import evenly
+from tacit.facts import parsing
+from tacit.facts.placeholder import evenly
+from tacit.facts.schema import Schema
+from tacit.models.formula import Formula, formula
 
 SCHEMA = Schema(
     {
@@ -81,8 +82,8 @@ def frame_of(records: dict[str, Any]) -> pd.DataFrame:
 
 def theirs(text: str, records: dict[str, Any]) -> Any:
     """Let formulae set up its terms on the public frame, and evaluate them on other records."""
-    description = _parsed(text)
-    _evaluate(description, _frame(SCHEMA))
+    description = parsing.parsed(text)
+    parsing.evaluate(description, parsing.frame_of(SCHEMA))
     return description, frame_of(records)
 
 

@@ -14,7 +14,7 @@ import pytest
 from numpyro.infer import MCMC, NUTS
 
 import tacit
-from tacit.formula import Formula
+from tacit.models.formula import Formula
 from tacit.wall.data import encode
 
 REFERENCE = json.loads((Path(__file__).parent / "data" / "bambi.json").read_text(encoding="utf-8"))

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from tacit import accounting, ledger, system
+from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.ledger import GENESIS, BudgetExceeded, Ledger, LedgerError, Line, Look
-from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 
 RECIPE = Mechanism(rate=0.01, clip=1.0, noise_multiplier=2.0, steps=100)
 
@@ -777,7 +777,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     script = """
 import sys
 from tacit.ledger import Ledger, Look
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 recipe = Mechanism(rate=0.01, clip=1.0, noise_multiplier=2.0, steps=100000)
 book = Ledger(sys.argv[1])
 start = len(book.looks)

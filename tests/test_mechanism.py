@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tacit import accounting
-from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
+from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 
 RECIPE = {"rate": 256 / 60000, "clip": 1.5, "noise_multiplier": 1.3, "steps": 3515}
 

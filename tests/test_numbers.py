@@ -12,7 +12,7 @@ import pytest
 
 import tacit
 from tacit.certificate import BEFORE, UNTIED, Certificate
-from tacit.numbers import Saved, fingerprint, fingerprints
+from tacit.results.numbers import Saved, fingerprint, fingerprints
 from tests.test_fit import BUDGET, SETTINGS, model, records
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tacit.plots
+import tacit.results.plots
+from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.certificate import Certificate
 from tacit.ledger import Ledger, Look
-from tacit.mechanism import Budget, Mechanism
-from tacit.plots import plot_ledger, plot_sweep, plot_topics, plot_tradeoff, plot_weights
+from tacit.results.plots import plot_ledger, plot_sweep, plot_topics, plot_tradeoff, plot_weights
 
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit import Budget, Ledger, Mechanism, PrivateData, Schema
-from tacit.report import write_report
+from tacit.results.report import write_report
 
 CASES = int(os.environ.get("TACIT_CASES", "300"))
 NUMBER, TEXT = 73519.25, "Zq7canary"

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import Budget, PrivateData, calibration
+from tacit import Budget, PrivateData
 from tacit.methods.root import root
-from tacit.recalibrate import (
+from tacit.results import calibration
+from tacit.run.recalibrate import (
     FAILURE,
     STEPS,
     Intervals,

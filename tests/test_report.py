@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.calibration import reliability
+from tacit.accounting.explanation import percent, up
+from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.certificate import SIMULATION
-from tacit.explain import percent, up
 from tacit.ledger import Ledger, Look
-from tacit.mechanism import Budget, Mechanism
-from tacit.report import _digits, _odds, _ticks, report, write_report
+from tacit.results.calibration import reliability
+from tacit.results.report import _digits, _odds, _ticks, report, write_report
 
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -12,8 +12,9 @@ import tomllib
 import numpy as np
 import pytest
 
-import tacit.schema
-from tacit.schema import Column, Schema, checked_size
+import tacit.facts.schema
+from tacit.facts.column import Column
+from tacit.facts.schema import Schema, checked_size
 
 PATIENTS = {
     "age": {"low": 0, "high": 110},
@@ -273,5 +274,5 @@ def test_checked_size() -> None:
 
 def test_the_schema_needs_no_jax() -> None:
     # The file alone, since the package's own __init__ may import what it likes.
-    code = f"import runpy, sys; runpy.run_path({tacit.schema.__file__!r}); sys.exit('jax' in sys.modules)"
+    code = f"import runpy, sys; runpy.run_path({tacit.facts.schema.__file__!r}); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,6 +14,7 @@ from scipy import stats
 
 import tacit
 from tacit import accounting
+from tacit.accounting import composition, renyi
 from tacit.certificate import Certificate, CertificateError
 from tacit.ledger import Ledger, LedgerError, Look
 from tacit.wall import Door, repeat
@@ -41,7 +42,7 @@ def test_the_certified_delta_is_never_below_the_exact_one(repeats: float, noise:
     edges = np.linspace(-9 * noise, 1 + 9 * noise, 4001)
     runs = [np.diff(stats.norm.cdf(edges, mean, noise)) for mean in (0.0, 1.0)]
     centres = (edges[1:] + edges[:-1]) / 2
-    curve = accounting._selected(1.0, noise, 1, repeats, "add-remove")
+    curve = composition.selection_curve(1.0, noise, 1, repeats, "add-remove")
     beaten = 0
     for order in (centres, -centres, -np.abs(centres - 0.5), np.sin(3 * centres)):
         places = np.argsort(order)
@@ -52,7 +53,7 @@ def test_the_certified_delta_is_never_below_the_exact_one(repeats: float, noise:
         for one, other in (best, best[::-1]):
             for epsilon in (0.0, 0.3, 1.0, 3.0):
                 exact = np.maximum(one - math.exp(epsilon) * other, 0).sum()
-                assert exact <= accounting._renyi_delta(curve, 1, epsilon) + 1e-12
+                assert exact <= renyi.delta_from_renyi(curve, 1, epsilon) + 1e-12
                 beaten += exact > 1.05 * accounting.delta(1.0, noise, 1, epsilon)
     assert beaten or repeats < 1, "the best of several runs must be seen to cost more than one"
 
@@ -70,13 +71,13 @@ def test_an_independent_accountant_agrees(monkeypatch: pytest.MonkeyPatch) -> No
         assert recipe.cost(1e-6) < theirs
 
         def by_renyi(rate, noise, steps, epsilon, adjacency):
-            curve = steps * np.asarray(accounting._renyi(rate, noise, adjacency))
+            curve = steps * np.asarray(renyi.renyi_curve(rate, noise, adjacency))
             return compute_delta(accounting.ORDERS, curve, epsilon)[0]
 
         with monkeypatch.context() as patch:
-            patch.setattr(accounting, "_delta", by_renyi)
-            same = accounting._renyi_epsilon(
-                accounting._selected.__wrapped__(rate, noise, steps, 10.0, "add-remove"), 1, 1e-6
+            patch.setattr(composition, "certified_delta", by_renyi)
+            same = renyi.epsilon_from_renyi(
+                composition.selection_curve.__wrapped__(rate, noise, steps, 10.0, "add-remove"), 1, 1e-6
             )
         assert same == pytest.approx(theirs, rel=1e-4)
         assert same >= theirs * (1 - 1e-9)

@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 import tacit
-from tacit import accounting, synthetic
+from tacit import accounting
 from tacit.methods import marginals as module
+from tacit.run import pairs
 
 KEY = jax.random.key(0)
 SCHEMA = tacit.Schema({name: {"levels": ["l", "m", "h"]} for name in "abcd"}, unit="person")
@@ -164,4 +165,4 @@ def test_pairs_need_a_schema_with_columns_to_pair() -> None:
     with pytest.raises(ValueError, match="Keep fewer"):
         tacit.choose_pairs(data, BUDGET, keep=[("a", "b", "c")], cells=9)
     assert not data.ledger.looks
-    assert synthetic.CELLS <= module.CELLS
+    assert pairs.CELLS <= module.CELLS

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 import tacit
-from tacit.topics import coherence, documents, perplexity, proportions, top_words
+from tacit.results.topics import coherence, documents, perplexity, proportions, top_words
 
 GENERATOR = np.random.default_rng(0)
 DENSE = GENERATOR.poisson(GENERATOR.gamma(0.3, 2.0, (40, 25)))

@@ -27,7 +27,8 @@ import optax
 import study
 
 import tacit
-from tacit import classical, plots
+from tacit.accounting import classical
+from tacit.results import plots
 
 study.HERE = mnist.HERE
 RECORDS, DELTA = 60000, 1e-5

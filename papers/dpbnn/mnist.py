@@ -36,8 +36,9 @@ import numpy as np
 import optax
 
 import tacit
-from tacit import calibration, plots, recalibrate
 from tacit.fit import posterior_of
+from tacit.results import calibration, plots
+from tacit.run import recalibrate
 from tacit.types import Method, Release
 
 HERE = Path(__file__).parent

@@ -31,7 +31,7 @@ import numpy as np
 import optax
 
 import tacit
-from tacit import calibration, plots
+from tacit.results import calibration, plots
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tacit import accounting, classical
-from tacit.mechanism import Mechanism
+from tacit import accounting
+from tacit.accounting import classical
+from tacit.accounting.mechanism import Mechanism
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))

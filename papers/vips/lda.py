@@ -35,7 +35,7 @@ import tacit
 from tacit.fit import fit_public
 from tacit.methods.lda import LDAState, tables
 from tacit.methods.running import blend
-from tacit.topics import coherence, perplexity, top_words
+from tacit.results.topics import coherence, perplexity, top_words
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))

@@ -8,17 +8,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tacit.accounting import advantage, epsilon, true_positive_rate
+    from tacit.accounting.composition import advantage, epsilon, true_positive_rate
+    from tacit.accounting.explanation import explain
+    from tacit.accounting.mechanism import Budget, Mechanism, calibrate
     from tacit.audit import audit
     from tacit.auto import auto
     from tacit.certificate import Certificate, CertificateError
-    from tacit.effects import comparisons, predictions, slopes
     from tacit.ep import ep
-    from tacit.explain import explain
+    from tacit.facts.schema import Schema
     from tacit.fit import Answer, ask, fit, fit_public
-    from tacit.formula import Formula, formula
     from tacit.ledger import BudgetExceeded, Ledger
-    from tacit.mechanism import Budget, Mechanism, calibrate
     from tacit.methods import families, sites
     from tacit.methods.backprop import backprop
     from tacit.methods.belief_net import belief_net
@@ -33,12 +32,14 @@ if TYPE_CHECKING:
     from tacit.methods.sgd import dropout, sgd
     from tacit.methods.sgld import sgld
     from tacit.methods.vi import vi
-    from tacit.posterior import Posterior
+    from tacit.models.formula import Formula, formula
     from tacit.rehearse import Rehearsal, rehearse
-    from tacit.schema import Schema
+    from tacit.results.effects import comparisons, predictions, slopes
+    from tacit.results.posterior import Posterior
+    from tacit.results.synthetic import combine, mix
+    from tacit.results.topics import documents
+    from tacit.run.pairs import choose_pairs
     from tacit.select import Selected, select
-    from tacit.synthetic import choose_pairs, combine, mix
-    from tacit.topics import documents
     from tacit.types import Method, Release, Rows
     from tacit.wall.data import PrivateData
     from tacit.wall.disk import read_columns, write_columns
@@ -109,49 +110,49 @@ __all__ = [
 # they are used. The table says where; the imports above tell it to editors and type checkers.
 _HOME = {
     "Answer": "fit",
-    "Budget": "mechanism",
+    "Budget": "accounting.mechanism",
     "BudgetExceeded": "ledger",
     "Certificate": "certificate",
     "CertificateError": "certificate",
-    "Formula": "formula",
+    "Formula": "models.formula",
     "Ledger": "ledger",
-    "Mechanism": "mechanism",
+    "Mechanism": "accounting.mechanism",
     "Method": "types",
-    "Posterior": "posterior",
+    "Posterior": "results.posterior",
     "PrivateData": "wall.data",
     "Rehearsal": "rehearse",
     "Release": "types",
     "Rows": "types",
-    "Schema": "schema",
+    "Schema": "facts.schema",
     "Selected": "select",
-    "advantage": "accounting",
+    "advantage": "accounting.composition",
     "ask": "fit",
     "audit": "audit",
     "auto": "auto",
     "backprop": "methods.backprop",
     "belief_net": "methods.belief_net",
-    "calibrate": "mechanism",
-    "choose_pairs": "synthetic",
-    "combine": "synthetic",
-    "comparisons": "effects",
+    "calibrate": "accounting.mechanism",
+    "choose_pairs": "run.pairs",
+    "combine": "results.synthetic",
+    "comparisons": "results.effects",
     "conjugate": "methods.conjugate",
-    "documents": "topics",
+    "documents": "results.topics",
     "dropout": "methods.sgd",
     "ep": "ep",
-    "epsilon": "accounting",
-    "explain": "explain",
+    "epsilon": "accounting.composition",
+    "explain": "accounting.explanation",
     "families": "methods.families",
     "fit": "fit",
     "fit_public": "fit",
-    "formula": "formula",
+    "formula": "models.formula",
     "lda": "methods.lda",
     "logistic": "methods.logistic",
     "marginals": "methods.marginals",
-    "mix": "synthetic",
+    "mix": "results.synthetic",
     "natural": "methods.natural",
     "network": "methods.networks",
     "pbp": "methods.pbp",
-    "predictions": "effects",
+    "predictions": "results.effects",
     "read_columns": "wall.disk",
     "read_csv": "wall.tables",
     "read_parquet": "wall.tables",
@@ -161,8 +162,8 @@ _HOME = {
     "sgd": "methods.sgd",
     "sgld": "methods.sgld",
     "sites": "methods.sites",
-    "slopes": "effects",
-    "true_positive_rate": "accounting",
+    "slopes": "results.effects",
+    "true_positive_rate": "accounting.composition",
     "vi": "methods.vi",
     "write_columns": "wall.disk",
 }

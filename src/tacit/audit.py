@@ -25,9 +25,9 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from tacit import accounting
+from tacit.accounting.mechanism import Mechanism
 from tacit.fit import built_for
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Release, is_rows
 from tacit.wall import Door
 from tacit.wall import random as secret_random

@@ -22,10 +22,11 @@ import numpy as np
 import numpyro.distributions as dist
 
 from tacit.accounting import noise_multiplier
-from tacit.formula import Formula, bare
-from tacit.mechanism import Budget
+from tacit.accounting.mechanism import Budget
 from tacit.methods.natural import STEPS, natural
 from tacit.methods.vi import vi
+from tacit.models.formula import Formula
+from tacit.models.priors import bare
 from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, State
 
 ENOUGH = 3.0

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from tacit import accounting
-from tacit.explain import PRIORS, Explanation, explain, percent, trade_off, up
+from tacit.accounting.explanation import PRIORS, Explanation, explain, percent, trade_off, up
+from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, unprintable
 from tacit.ledger import Ledger, LedgerError, Line, Look, Recipe, canonical, recipes, summarise, write_whole
-from tacit.mechanism import RESERVE, Budget, Mechanism, unprintable
 
 FORMAT = "tacit-certificate-2"
 BEFORE = "tacit-certificate-1"
@@ -128,8 +128,8 @@ class Certificate:
     created
         When it was issued, UTC.
     numbers
-        SHA-256 of what was released, by name (``tacit.numbers``): of a fit its last state, draws, points and labels; of
-        a question its answer. Empty in certificates of the format before, or where no numbers were given.
+        SHA-256 of what was released, by name (``tacit.results.numbers``): of a fit its last state, draws, points and
+        labels; of a question its answer. Empty in certificates of the format before, or where no numbers were given.
     engine
         How private steps were computed.
     code

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tacit import system
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 
 COORDINATOR, PROCESSES, PROCESS = "TACIT_COORDINATOR", "TACIT_PROCESSES", "TACIT_PROCESS"
 """What the environment says where no cluster manager does: host and port of process 0, how many, and which."""

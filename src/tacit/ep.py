@@ -21,7 +21,7 @@ from tacit.fit import fit_public, posterior_of
 from tacit.methods.gaussians import Natural, moments, plus
 from tacit.methods.sep import sep
 from tacit.methods.sites import Site
-from tacit.posterior import Posterior
+from tacit.results.posterior import Posterior
 from tacit.types import Array, Key, PyTree
 from tacit.wall.data import PrivateData
 

@@ -24,17 +24,17 @@ import numpy as np
 from tqdm import tqdm
 
 from tacit import system
+from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.anchors import RUN_ANCHOR
 from tacit.auto import auto
 from tacit.certificate import Certificate
-from tacit.formula import Formula
+from tacit.facts.files import quietly
 from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
-from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
-from tacit.numbers import UNREADABLE, fingerprint
-from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
+from tacit.models.formula import Formula
 from tacit.provenance import whose
-from tacit.schema import quietly
+from tacit.results.numbers import UNREADABLE, fingerprint
+from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import Door, outer, released, shards, versions, with_own_checks
 from tacit.wall import random as secret_random

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tacit import accounting, anchors, system
-from tacit.mechanism import RESERVE, Budget, Mechanism, unprintable
+from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, unprintable
 
 FORMAT = "tacit-ledger-1"
 GENESIS = "0" * 64

@@ -25,11 +25,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tacit.accounting.mechanism import Budget
+from tacit.facts.placeholder import evenly
+from tacit.facts.schema import Schema
 from tacit.fit import STEPS, built_for, drawing, planned, public_program, title_of
 from tacit.ledger import Ledger
-from tacit.mechanism import Budget
-from tacit.schema import Schema
-from tacit.simulate import evenly
+from tacit.results.calibration import LEVEL
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record
 from tacit.wall import Door
 from tacit.wall import random as secret_random
@@ -37,7 +38,6 @@ from tacit.wall.data import PrivateData, encode
 from tacit.wall.precision import single_precision
 from tacit.wall.units import Unit
 
-LEVEL = 0.9
 HELD_OUT = 1000
 """Made-up records on which predictions are compared; the fit does not see them."""
 PREDICTING_DRAWS = 200
@@ -159,7 +159,7 @@ class Rehearsal:
 
     def plot(self, ax: Any = None) -> Any:
         """Show coverage over epsilon, one line for each setting; the dashed line is what intervals promise."""
-        from tacit.plots import plot_rehearsal
+        from tacit.results.plots import plot_rehearsal
 
         return plot_rehearsal(self, ax=ax)
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.certificate import Certificate
 from tacit.fit import (
     STEPS,
@@ -25,12 +26,11 @@ from tacit.fit import (
     title_of,
 )
 from tacit.ledger import Ledger
-from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.scored import ScoredState, scored
-from tacit.numbers import fingerprint
-from tacit.posterior import Posterior
 from tacit.provenance import whose
 from tacit.rehearse import LogLikelihood
+from tacit.results.numbers import fingerprint
+from tacit.results.posterior import Posterior
 from tacit.types import Key, Method, MethodFor
 from tacit.wall import Door, versions
 from tacit.wall import random as secret_random

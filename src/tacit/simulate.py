@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from tacit.schema import Column, Schema
-from tacit.types import Array, Key
+from tacit.facts.schema import Schema
 
 HOSPITAL = Schema(
     {
@@ -68,26 +66,6 @@ CLINICS = Schema(
 
 CLINICS_FORMULA = "readmitted ~ age + sex + emergency + days + earlier_stays + diabetes + (1 | clinic)"
 """The model from which they were simulated."""
-
-
-def evenly(schema: Schema, key: Key, size: int) -> dict[str, Array]:
-    """Make up records that know nothing but the schema: numbers even between their bounds, levels alike.
-
-    Columns are independent, and as they are stored: levels as codes.
-
-    Privacy: public.
-    """
-
-    def column(facts: Column, key: Key) -> Array:
-        shape = (size, *facts.shape)
-        if facts.levels is not None:
-            return jax.random.randint(key, shape, 0, len(facts.levels))
-        if facts.kind == "integer":
-            return jax.random.randint(key, shape, int(facts.low or 0), int(facts.high or 0) + 1)
-        return jax.random.uniform(key, shape, minval=facts.low or 0.0, maxval=facts.high or 0.0)
-
-    keys = jax.random.split(key, len(schema.columns))
-    return {name: column(facts, one) for (name, facts), one in zip(schema.columns.items(), keys, strict=True)}
 
 
 def hospital(seed: int) -> dict[str, Any]:

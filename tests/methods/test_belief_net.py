@@ -13,7 +13,7 @@ from jax.scipy.special import digamma, gammaln
 from scipy import special
 
 import tacit
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 from tacit.methods.belief_net import belief_net, pixel_accuracy, reconstruct
 from tacit.methods.running import Running
 from tacit.methods.sparsity import bessel_ratio

@@ -16,10 +16,10 @@ from scipy import special, stats
 
 import tacit
 from tacit import Budget, PrivateData, families
-from tacit.mechanism import Mechanism
-from tacit.methods import families as inside
+from tacit.accounting.mechanism import Mechanism
 from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
 from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing
+from tacit.methods.families import _common as inside
 from tacit.methods.running import blend, start
 from tacit.types import Method, PyTree, Release
 from tacit.wall import _Step
@@ -212,7 +212,7 @@ def test_the_evidence_of_factors_is_the_integral_over_them() -> None:
 
     def exponent(z: Any) -> Any:
         given = jnp.array([z, 1.0])
-        packed = inside._pack(jnp.outer(given, given))
+        packed = inside.pack(jnp.outer(given, given))
         return expected["zz"] @ packed + x @ expected["xz"] @ given + expected["xx"] @ x**2
 
     density = jnp.exp(jax.vmap(exponent)(z) - z**2 / 2) / math.sqrt(2 * math.pi)
@@ -362,16 +362,16 @@ def test_adversaries_never_exceed_the_stated_bounds(name: str) -> None:
 def test_packing_keeps_the_norm() -> None:
     matrix = np.random.default_rng(7).normal(size=(3, 5, 5)).astype(np.float32)
     matrix = matrix + np.swapaxes(matrix, 1, 2)
-    packed = inside._pack(jnp.asarray(matrix))
+    packed = inside.pack(jnp.asarray(matrix))
     assert packed.shape == (3, 15)
-    np.testing.assert_allclose(inside._unpack(packed, 5), matrix, rtol=1e-6)
+    np.testing.assert_allclose(inside.unpack(packed, 5), matrix, rtol=1e-6)
     np.testing.assert_allclose(jnp.linalg.norm(packed, axis=1), np.linalg.norm(matrix, axis=(1, 2)), rtol=1e-6)
 
 
 def test_counts_are_the_nearest_with_the_same_total() -> None:
     generator = np.random.default_rng(8)
     for noisy in generator.normal(2, 5, (50, 6)):
-        repaired = np.asarray(inside._counts(jnp.asarray(noisy, jnp.float32)))
+        repaired = np.asarray(inside.nearest_counts(jnp.asarray(noisy, jnp.float32)))
         assert repaired.min() >= 0
         assert repaired.sum() == pytest.approx(max(noisy.sum(), 0), abs=1e-4)
         if noisy.sum() > 0:  # nearest: what is left out was lowest, and all others moved by the same amount
@@ -379,7 +379,7 @@ def test_counts_are_the_nearest_with_the_same_total() -> None:
             assert np.ptp(moved[repaired > 0]) < 1e-4
             assert np.all(noisy[repaired == 0] <= moved[repaired > 0].max() + 1e-4)
     counts = jnp.array([3.0, 0.0, 7.0])
-    np.testing.assert_array_equal(inside._counts(counts), counts)
+    np.testing.assert_array_equal(inside.nearest_counts(counts), counts)
 
 
 @pytest.mark.parametrize("name", ["linear", "factors", "mixture", "table"])

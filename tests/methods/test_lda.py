@@ -17,12 +17,12 @@ from scipy import sparse
 from scipy.special import digamma
 
 import tacit
+from tacit.accounting.mechanism import Mechanism
 from tacit.fit import fit_public
-from tacit.mechanism import Mechanism
 from tacit.methods import lda as module
 from tacit.methods.lda import LDAState, lda
 from tacit.methods.running import start
-from tacit.topics import documents, perplexity
+from tacit.results.topics import documents, perplexity
 from tacit.types import PyTree, Release
 from tacit.wall import Door, _Step, lattice
 from tacit.wall.data import PrivateData

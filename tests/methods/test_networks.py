@@ -18,8 +18,9 @@ import pytest
 from scipy import stats
 
 import tacit
-from tacit import Budget, PrivateData, classical
-from tacit.mechanism import Mechanism
+from tacit import Budget, PrivateData
+from tacit.accounting import classical
+from tacit.accounting.mechanism import Mechanism
 from tacit.methods.backprop import at
 from tacit.methods.networks import Network, score
 from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, stretches, wandered

@@ -14,7 +14,7 @@ from numpyro.infer import MCMC, NUTS
 
 import tacit
 from tacit import sites
-from tacit.classical import sep_kl_tail
+from tacit.accounting.classical import sep_kl_tail
 from tacit.fit import fit_public
 from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, plus, retracted
 from tacit.methods.running import Running
@@ -299,7 +299,7 @@ def test_a_private_fit_covers_the_exact_posterior_mean() -> None:
 
 
 def test_matrices_of_sites_are_summed_as_outer_products() -> None:
-    from tacit.mechanism import Mechanism
+    from tacit.accounting.mechanism import Mechanism
     from tacit.wall import _Step
 
     data = tacit.PrivateData({"x": np.zeros((40, 90), np.float32), "y": np.zeros(40, np.int32)}, size=40)

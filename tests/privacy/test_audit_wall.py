@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tacit.accounting.mechanism import Mechanism
 from tacit.audit import canary_scores, direct, lower_bound
-from tacit.mechanism import Mechanism
 from tacit.wall import clip
 
 RUNS = 100_000

@@ -25,8 +25,8 @@ import pytest
 
 import tacit
 from tacit import system, wall
+from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.types import Method, Need
 from tacit.wall import Door, alias, disk, random, shards
 from tacit.wall.data import PrivateData

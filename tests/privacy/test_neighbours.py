@@ -15,7 +15,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 from tacit.methods.vi import vi
 from tacit.types import Method, PyTree
 from tacit.wall import Door, _Step, clip, lattice, random

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 from tacit.types import Method
 from tacit.wall import _Step, random
 from tacit.wall.data import PrivateData

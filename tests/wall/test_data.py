@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tacit.schema import Schema
+from tacit.facts.schema import Schema
 from tacit.wall.data import PrivateData
 
 CANARY = 73519482  # fits 32 bits, and occurs nowhere else in this file's messages

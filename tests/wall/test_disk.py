@@ -16,8 +16,8 @@ import pytest
 
 import tacit
 from tacit import wall
+from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.types import Method, Need
 from tacit.wall import Door, disk
 

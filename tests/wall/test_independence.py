@@ -18,7 +18,7 @@ import pytest
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 from tacit.types import Method
 from tacit.wall import _Step, random, rewrite
 from tacit.wall.data import PrivateData

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jax.example_libraries import stax
 
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 from tacit.types import Method, Rows
 from tacit.wall import _Step, outer, random
 from tacit.wall.data import PrivateData

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 from tacit.types import Method, Release
 from tacit.wall import _Step, rewrite
 from tacit.wall.data import PrivateData

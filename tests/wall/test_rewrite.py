@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 from tacit.types import Method, is_rows
 from tacit.wall import _Step, rewrite, trace
 from tacit.wall.data import PrivateData

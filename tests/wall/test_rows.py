@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tacit
+from tacit.accounting.mechanism import Mechanism
 from tacit.fit import fit_public
-from tacit.mechanism import Mechanism
 from tacit.types import Method, Release, Rows
 from tacit.wall import Door, _Step, clip, lattice, random
 from tacit.wall.data import PrivateData

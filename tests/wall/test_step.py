@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tacit import wall
+from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger
-from tacit.mechanism import Mechanism
 from tacit.types import Method
 from tacit.wall import Door, _Step, alias, random
 from tacit.wall.data import PrivateData

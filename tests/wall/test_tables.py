@@ -14,7 +14,8 @@ import pytest
 
 import tacit
 from tacit.cli.runs import write_csv
-from tacit.schema import Schema, draft, unescaped
+from tacit.facts.files import draft, unescaped
+from tacit.facts.schema import Schema
 
 CANARY = "73519482"
 SCHEMA = Schema(

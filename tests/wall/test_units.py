@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.mechanism import Budget, Mechanism
+from tacit.accounting.mechanism import Budget, Mechanism
+from tacit.facts.schema import Schema
 from tacit.rehearse import HELD_OUT, _Stage
-from tacit.schema import Schema
 from tacit.types import Method, Need, Rows
 from tacit.wall import Door
 from tacit.wall.data import PrivateData

@@ -27,7 +27,7 @@ def _demo(chosen: argparse.Namespace) -> None:
 
     import tacit
     from tacit.cli.runs import write_csv
-    from tacit.report import write_report
+    from tacit.results.report import write_report
     from tacit.simulate import CLINICS, CLINICS_FORMULA, clinics, clinics_truth
     from tacit.wall.data import encode
 

@@ -109,7 +109,7 @@ def _finite(content: Any) -> Any:
 def _explain(chosen: argparse.Namespace) -> None:
     from dataclasses import asdict
 
-    from tacit.explain import PRIORS, explain
+    from tacit.accounting.explanation import PRIORS, explain
 
     said = explain(chosen.epsilon, chosen.delta, unit=chosen.unit)
     if chosen.json:
@@ -119,8 +119,8 @@ def _explain(chosen: argparse.Namespace) -> None:
 
 
 def _plan(chosen: argparse.Namespace) -> None:
-    from tacit.explain import up
-    from tacit.mechanism import Budget, Mechanism, calibrate
+    from tacit.accounting.explanation import up
+    from tacit.accounting.mechanism import Budget, Mechanism, calibrate
 
     if chosen.records is not None and chosen.records < 1:
         raise ValueError(f"The number of records is {chosen.records}; write a positive number, about right will do.")
@@ -191,7 +191,7 @@ def _verify(chosen: argparse.Namespace) -> None:
 def _compared(certificate: Any, path: Path, ledger: Any) -> str:
     """Check a certificate, and the numbers in the run's folder if they are there; say what was found of them."""
     from tacit.certificate import CertificateError
-    from tacit.numbers import Saved
+    from tacit.results.numbers import Saved
 
     file = (path if path.is_dir() else path.parent) / "posterior.npz"
     if not file.exists():
@@ -217,7 +217,7 @@ def existing_ledger(path: Path) -> Any:
 
 
 def _ledger(chosen: argparse.Namespace) -> None:
-    from tacit.explain import up
+    from tacit.accounting.explanation import up
 
     ledger = existing_ledger(chosen.path)
     delta = chosen.delta if chosen.delta is not None else ledger.cap.delta if ledger.cap else None

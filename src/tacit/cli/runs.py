@@ -24,6 +24,11 @@ DONE = "posterior.npz"
 
 def add(commands: Any) -> None:
     """Add the commands to the parser."""
+    for one in (_add_fit, _add_resume, _add_rehearse, _add_report, _add_synthesize, _add_audit):
+        one(commands)
+
+
+def _add_fit(commands: Any) -> None:
     fit = commands.add_parser(
         "fit",
         help="fit a formula or a model to records, within a budget",
@@ -52,6 +57,8 @@ def add(commands: Any) -> None:
     fit.add_argument("--json", action="store_true", help="for machines")
     fit.set_defaults(run=_fit)
 
+
+def _add_resume(commands: Any) -> None:
     resume = commands.add_parser(
         "resume",
         help="go on with a fit that was killed",
@@ -65,6 +72,8 @@ def add(commands: Any) -> None:
     resume.add_argument("--json", action="store_true", help="for machines")
     resume.set_defaults(run=_resume)
 
+
+def _add_rehearse(commands: Any) -> None:
     rehearse = commands.add_parser(
         "rehearse",
         help="see on made-up records what a fit would give; spends nothing",
@@ -80,6 +89,8 @@ def add(commands: Any) -> None:
     rehearse.add_argument("--seed", type=int, required=True, help="of the made-up records")
     rehearse.set_defaults(run=_rehearse)
 
+
+def _add_report(commands: Any) -> None:
     report = commands.add_parser(
         "report",
         help="write a run's report page",
@@ -91,6 +102,8 @@ def add(commands: Any) -> None:
     report.add_argument("--ledger", type=Path, help="show all runs on this ledger (default: the run's)")
     report.set_defaults(run=_report)
 
+
+def _add_synthesize(commands: Any) -> None:
     synthesize = commands.add_parser(
         "synthesize",
         help="make up records from a run's posterior",
@@ -110,6 +123,8 @@ def add(commands: Any) -> None:
     _trust_option(synthesize, MODEL)
     synthesize.set_defaults(run=_synthesize)
 
+
+def _add_audit(commands: Any) -> None:
     audit = commands.add_parser(
         "audit",
         help="attack the private step on made-up records",
@@ -151,7 +166,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fit(chosen: argparse.Namespace) -> None:
-    from tacit.mechanism import Budget
+    from tacit.accounting.mechanism import Budget
 
     existing(chosen.data)
     schema = read_schema(chosen.schema)
@@ -267,9 +282,9 @@ def _report(chosen: argparse.Namespace) -> None:
 
 
 def _write_report(folder: Path, posterior: Any, title: str, ledger: Any) -> Path:
-    from tacit.effects import profiles
-    from tacit.formula import Formula
-    from tacit.report import write_report
+    from tacit.models.formula import Formula
+    from tacit.results.effects import profiles
+    from tacit.results.report import write_report
 
     expected = profiles(posterior) if isinstance(posterior.model, Formula) and posterior.model.columns else None
     return write_report(folder, title, {"private": posterior}, predictions=expected, ledger=ledger)
@@ -301,8 +316,8 @@ def _synthesize(chosen: argparse.Namespace) -> None:
 
 
 def _audit(chosen: argparse.Namespace) -> None:
+    from tacit.accounting.mechanism import Mechanism
     from tacit.audit import audit
-    from tacit.mechanism import Mechanism
 
     claim = Mechanism(chosen.rate, 1.0, chosen.noise, chosen.steps)
     if chosen.runs < 40:
@@ -326,7 +341,7 @@ def write_csv(path: Path, table: Any) -> None:
     """
     import csv
 
-    from tacit.schema import escaped
+    from tacit.facts.files import escaped
 
     with open(path, "w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)
@@ -418,7 +433,7 @@ def _posterior(folder: Path, method: Any = None) -> Any:
 
     file = existing(folder / DONE)
     from tacit.certificate import CertificateError
-    from tacit.posterior import Posterior
+    from tacit.results.posterior import Posterior
 
     try:
         return Posterior.load(file, method)

@@ -46,7 +46,7 @@ def read_schema(path: Path) -> Any:
     """Read a schema; an error names its file."""
     import tomllib
 
-    from tacit.schema import Schema
+    from tacit.facts.schema import Schema
 
     try:
         return Schema.read(existing(path))
@@ -72,11 +72,11 @@ def read_records(path: Path, schema: Any, ledger: Path | None = None) -> Any:
 
 def _draft(chosen: argparse.Namespace) -> None:
     path = existing(chosen.data)
-    import tacit.schema
+    from tacit.facts.files import draft
 
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # it becomes a file, and TOML is in UTF-8
-    print(tacit.schema.draft(path))
+    print(draft(path))
 
 
 def _check(chosen: argparse.Namespace) -> None:

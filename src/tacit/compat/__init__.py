@@ -1,1 +1,1 @@
-"""Other packages' interfaces on tacit's parts. Nothing here gives a certificate."""
+"""The former home of other packages' interfaces, which is now `tacit.adapters`."""

@@ -31,8 +31,9 @@ import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from jax.scipy.special import logsumexp
 
+from tacit.facts.column import Column
+from tacit.facts.schema import Schema, levels_of
 from tacit.methods.running import Running, blend, check_positive, evenly, start
-from tacit.schema import Column, Schema, levels_of
 from tacit.types import Array, Key, Method, Need, PyTree, Record, Release
 
 BINS = 8

@@ -29,8 +29,8 @@ from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int32
 
 from tacit import system
+from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger, Look
-from tacit.mechanism import Mechanism
 from tacit.types import Key, Method, Need, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import alias, clip, disk, independence, lattice, outer, random, rewrite, sample, shards, trace
 from tacit.wall.data import PrivateData

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from tacit.schema import Column, Schema, checked_size, quietly
+from tacit.facts.column import Column
+from tacit.facts.files import quietly
+from tacit.facts.schema import Schema, checked_size
 from tacit.types import PyTree, Record
 from tacit.wall.disk import Stored
 from tacit.wall.precision import single_precision

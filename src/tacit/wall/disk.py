@@ -28,8 +28,9 @@ import numpy as np
 from jaxtyping import Array, Int32, Shaped, UInt8, UInt32
 
 from tacit import system
+from tacit.facts.files import import_arrow, quietly
+from tacit.facts.schema import Schema
 from tacit.ledger import partial_of, remove_partial
-from tacit.schema import Schema, import_arrow, quietly
 from tacit.types import Key, PyTree, State
 from tacit.wall import alias, lattice, random, trace
 from tacit.wall.precision import single_precision

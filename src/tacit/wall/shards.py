@@ -27,7 +27,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int32, UInt32
 
-from tacit.schema import Schema
+from tacit.facts.schema import Schema
 from tacit.types import Key, PyTree, State
 from tacit.wall import lattice, random, trace
 

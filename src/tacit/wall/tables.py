@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tacit.schema import Column, Level, Schema, escaped, header, import_arrow, quietly
+from tacit.facts.column import Column, Level
+from tacit.facts.files import escaped, header, import_arrow, quietly
+from tacit.facts.schema import Schema
 from tacit.wall.data import PrivateData
 
 ABSENT = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})

@@ -12,7 +12,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import OrderedTransform
 
-from tacit.schema import Column
+from tacit.facts.column import Column
 from tacit.types import Array
 
 Draw = Mapping[str, Any]

@@ -26,10 +26,11 @@ from numpyro.optim import SGD, Adam
 from scipy import stats
 
 from tacit import PrivateData, accounting
-from tacit.compat import d3p
+from tacit.adapters import d3p
+from tacit.adapters.d3p.sampling import rate_for
 from tacit.wall import lattice
 
-pytestmark = pytest.mark.filterwarnings("ignore:tacit.compat.d3p gives no certificate")
+pytestmark = pytest.mark.filterwarnings("ignore:tacit.adapters.d3p gives no certificate")
 
 SIZE, CLIP, SIGMA = 40, 2.0, 1.5
 
@@ -123,8 +124,8 @@ def infer(features, labels, batch_size, num_iter, epsilon, delta, seed):
 def ported(script: str) -> dict[str, Any]:
     """Run a script for d3p with its import lines changed, and nothing else."""
     changed = [
-        line.replace("import d3p.random", "import tacit.compat.d3p as d3p") if line == "import d3p.random" else line
-        for line in script.replace("\nfrom d3p.", "\nfrom tacit.compat.d3p.").split("\n")
+        line.replace("import d3p.random", "import tacit.adapters.d3p as d3p") if line == "import d3p.random" else line
+        for line in script.replace("\nfrom d3p.", "\nfrom tacit.adapters.d3p.").split("\n")
     ]
     names: dict[str, Any] = {}
     exec("\n".join(changed), names)
@@ -192,14 +193,17 @@ def test_names_are_reachable_as_in_d3p_and_flat() -> None:
         "optimizers": "adadp ADADP",
         "util": "example_count",
     }.items():
-        there = importlib.import_module(f"tacit.compat.d3p.{module}")
+        there = importlib.import_module(f"tacit.adapters.d3p.{module}")
         assert getattr(d3p, module) is there
         for name in names.split():
             assert getattr(there, name) is getattr(d3p, name)
             assert name in d3p.__all__
-    assert importlib.import_module("tacit.compat.d3p.random.debug") is d3p.random.debug
-    import tacit.compat.d3p.random as strong_rng
-    from tacit.compat.d3p.svi import DPSVI
+        assert importlib.import_module(f"tacit.compat.d3p.{module}") is there
+    assert importlib.import_module("tacit.adapters.d3p.random.debug") is d3p.random.debug
+    before = importlib.import_module("tacit.compat.d3p")
+    assert all(getattr(before, name) is getattr(d3p, name) for name in d3p.__all__)
+    import tacit.adapters.d3p.random as strong_rng
+    from tacit.adapters.d3p.svi import DPSVI
 
     assert strong_rng is d3p.random
     assert issubclass(DPSVI, SVI)
@@ -511,7 +515,7 @@ def test_stable_update_clips_and_adds_noise(fit: Fit) -> None:  # fault 7
 
 def test_a_key_of_jax_is_taken_with_a_warning(fit: Fit) -> None:  # fault 8
     for key in (jax.random.PRNGKey(0), jax.random.key(0)):
-        with pytest.warns(d3p.NotCertified, match=r"64 bits at most.*Write tacit.compat.d3p.random.PRNGKey\(\)"):
+        with pytest.warns(d3p.NotCertified, match=r"64 bits at most.*Write tacit.adapters.d3p.random.PRNGKey\(\)"):
             assert d3p.random.fold_in(key, 3).dtype == d3p.PRNGKey(0).dtype
     start, get_batch = d3p.subsample_batchify_data(records(), 5)
     with pytest.warns(d3p.NotCertified, match="64 bits"):
@@ -557,7 +561,7 @@ def test_batches_of_a_fixed_size_are_uniform_on_pairs(size: int) -> None:  # fau
 
 def test_batches_from_many_records_are_uniform_too() -> None:
     # 20 of 2000 records are drawn as a random part of a Poisson subset, not by shuffling all.
-    assert d3p._rate_for(2000, 20) < 0.1
+    assert rate_for(2000, 20) < 0.1
     start, get_batch = d3p.subsample_batchify_data((np.arange(2000),), 20)
     batches, state = start(d3p.PRNGKey(10))
     drawn = positions(get_batch, state, 4000)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tacit.calibration import Reliability
+from tacit.accounting.explanation import Explanation, percent, point_bound, trade_off, up
 from tacit.certificate import SIMULATION, Certificate, Table, html_block
-from tacit.explain import Explanation, percent, point_bound, trade_off, up
 from tacit.ledger import Ledger
+from tacit.results.calibration import Reliability
 
 if TYPE_CHECKING:
-    from tacit.effects import Effects
-    from tacit.posterior import Posterior
+    from tacit.results.effects import Effects
+    from tacit.results.posterior import Posterior
 
 LINES = 60
 """The table of the answer has so many numbers at most."""

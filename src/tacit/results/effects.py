@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.formula import Formula
-from tacit.posterior import Posterior
-from tacit.schema import Column, Schema
-from tacit.simulate import evenly
+from tacit.facts.column import Column
+from tacit.facts.placeholder import evenly
+from tacit.facts.schema import Schema
+from tacit.models.formula import Formula
+from tacit.results.posterior import Posterior
 from tacit.types import Array
 from tacit.wall.data import encode
 

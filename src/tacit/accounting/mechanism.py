@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tacit import accounting
+from tacit.accounting import calibration, checks, composition
 from tacit.extras import need
 
 RESERVE = 2.0**-20
@@ -57,13 +57,13 @@ class Budget:
     unit: str = "record"
 
     def __post_init__(self) -> None:
-        epsilon = accounting.as_float("Budget", "epsilon", self.epsilon)
+        epsilon = checks.as_float("Budget", "epsilon", self.epsilon)
         if not (math.isfinite(epsilon) and epsilon > 0):
             raise ValueError(
                 f"Budget(epsilon={epsilon}): epsilon must be a finite number above 0, because it bounds what "
                 f"can be learned about one {self.unit}; write e.g. Budget(epsilon=1.0, delta=1e-6)."
             )
-        delta = accounting.check_delta("Budget", self.delta)
+        delta = checks.check_delta("Budget", self.delta)
         if not isinstance(self.unit, str) or not self.unit.strip():
             raise (ValueError if isinstance(self.unit, str) else TypeError)(
                 f"Budget(unit={self.unit!r}): unit must be a word for who is protected, because the "
@@ -96,19 +96,19 @@ class Budget:
                 "whole; write e.g. budget.split(0.1, 0.9)."
             )
         delta = self.delta * (1 - RESERVE)
-        low = accounting.noise_multiplier(self.epsilon, delta, 1.0, 1)
+        low = calibration.noise_multiplier(self.epsilon, delta, 1.0, 1)
         high = 2 * low
 
         def runs(noise: float) -> list[tuple[float, float, int]]:
             return [(1.0, noise * share**-0.5, 1) for share in shares]
 
-        while accounting.spent(runs(high), delta) > self.epsilon:
+        while composition.spent(runs(high), delta) > self.epsilon:
             low, high = high, 2 * high
         while high > low * (1 + 1e-4):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if accounting.spent(runs(middle), delta) > self.epsilon else (low, middle)
+            low, high = (middle, high) if composition.spent(runs(middle), delta) > self.epsilon else (low, middle)
         # A part's epsilon is rounded, and turned back into noise of slightly another size.
-        parts = [accounting.epsilon(*run, delta) for run in runs(high * (1 + 1e-4))]
+        parts = [composition.epsilon(*run, delta) for run in runs(high * (1 + 1e-4))]
         return tuple(Budget(part, self.delta, self.unit) for part in parts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,14 +177,14 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "rate", accounting.check_rate("Mechanism", self.rate))
+        put(self, "rate", checks.check_rate("Mechanism", self.rate))
         put(self, "clip", _clip("Mechanism", self.clip))
-        put(self, "noise_multiplier", accounting.check_noise("Mechanism", self.noise_multiplier))
-        put(self, "steps", accounting.check_steps("Mechanism", self.steps, 1))
-        put(self, "adjacency", accounting.check_adjacency("Mechanism", self.adjacency))
+        put(self, "noise_multiplier", checks.check_noise("Mechanism", self.noise_multiplier))
+        put(self, "steps", checks.check_steps("Mechanism", self.steps, 1))
+        put(self, "adjacency", checks.check_adjacency("Mechanism", self.adjacency))
         put(self, "weights", _weights("Mechanism", self.weights))
         if self.repeats is not None:
-            put(self, "repeats", accounting.check_repeats("Mechanism", self.repeats))
+            put(self, "repeats", checks.check_repeats("Mechanism", self.repeats))
 
     @property
     def noise_std(self) -> float:
@@ -197,14 +197,14 @@ class Mechanism:
         Privacy: public.
         """
         recipe = (self.rate, self.noise_multiplier, self.steps)
-        return accounting.epsilon(*recipe, delta, self.adjacency, repeats=self.repeats)
+        return composition.epsilon(*recipe, delta, self.adjacency, repeats=self.repeats)
 
     def advantage(self) -> float:
         """Return the best attacker's true-positive rate minus false-positive rate, at most.
 
         Privacy: public.
         """
-        return accounting.advantage(self.rate, self.noise_multiplier, self.steps, self.adjacency, self.repeats)
+        return composition.advantage(self.rate, self.noise_multiplier, self.steps, self.adjacency, self.repeats)
 
     def true_positive_rate(self, fpr: npt.ArrayLike) -> Any:
         """Return the best attacker's true-positive rate at given false-positive rates, at most.
@@ -212,7 +212,7 @@ class Mechanism:
         Privacy: public.
         """
         recipe = (self.rate, self.noise_multiplier, self.steps)
-        return accounting.true_positive_rate(fpr, *recipe, self.adjacency, self.repeats)
+        return composition.true_positive_rate(fpr, *recipe, self.adjacency, self.repeats)
 
     def event(self) -> Any:
         """Return the recipe as a dp-accounting DpEvent, for other accountants.
@@ -305,17 +305,17 @@ def calibrate(
             f"calibrate(budget={budget!r}): the budget must be a Budget, because ε means nothing without δ "
             "and a unit; write calibrate(Budget(epsilon=1.0, delta=1e-6), ...)."
         )
-    rate = accounting.check_rate("calibrate", rate)
-    steps = accounting.check_steps("calibrate", steps, 1)
+    rate = checks.check_rate("calibrate", rate)
+    steps = checks.check_steps("calibrate", steps, 1)
     clip = _clip("calibrate", clip)
-    adjacency = accounting.check_adjacency("calibrate", adjacency)
+    adjacency = checks.check_adjacency("calibrate", adjacency)
     recipe = (budget.epsilon, budget.delta * (1 - RESERVE), rate, steps, adjacency)
-    noise = accounting.noise_multiplier(*recipe, repeats=repeats)
+    noise = calibration.noise_multiplier(*recipe, repeats=repeats)
     return Mechanism(rate, clip, noise, steps, adjacency, weights, repeats)
 
 
 def _clip(where: str, value: Any) -> float:
-    clip = accounting.as_float(where, "clip", value)
+    clip = checks.as_float(where, "clip", value)
     if not (math.isfinite(clip) and clip > 0):
         raise ValueError(
             f"{where}(clip={clip}): clip must be a finite number above 0, because the noise hides "
@@ -332,7 +332,7 @@ def _weights(where: str, value: Any) -> tuple[float, ...] | None:
             f"{where}(weights={value!r}): weights must be a tuple of numbers, one for each leaf of a "
             "contribution; write e.g. weights=(1.0, 0.1)."
         )
-    weights = tuple(accounting.as_float(where, "weights", weight) for weight in value)
+    weights = tuple(checks.as_float(where, "weights", weight) for weight in value)
     if not weights or not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise ValueError(
             f"{where}(weights={weights}): weights must be finite numbers above 0, one for each leaf of a "

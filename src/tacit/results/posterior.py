@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.certificate import UNTIED, Certificate
-from tacit.extras import need
 from tacit.ledger import Ledger, write_whole
-from tacit.numbers import Saved, fingerprints
+from tacit.results.numbers import Saved, fingerprints
+from tacit.results.shown import effects, group_of, moments_of, rows, table
 from tacit.types import Array, Key, Method, PyTree
 
 DRAWS = 1000
@@ -25,10 +23,6 @@ DRAWN_NUMBERS = 1 << 22
 """All draws together hold at most so many numbers, but there are ten draws at least."""
 PREDICTED_AT_ONCE = 1 << 22
 """So many numbers of the inputs, times draws, are predicted together: hidden layers must fit into memory."""
-LINES = 60
-"""A posterior prints so many numbers."""
-
-
 Axes = Sequence[tuple[str, Sequence[str]]]
 """Name and coordinates of each axis of a site."""
 
@@ -102,17 +96,7 @@ class Posterior:
             )
         count = len(next(iter(self.draws.values()))) if self.draws else DRAWS
         keys = jax.random.split(key, count)
-        predict, points = self._method.predict, jax.tree.map(jnp.asarray, self.points)
-        draws = jax.tree.map(jnp.asarray, self.draws)
-        numbers = sum(np.size(leaf) for leaf in jax.tree.leaves(inputs))
-        together = min(count, max(1, PREDICTED_AT_ONCE // max(1, numbers)))
-
-        def each(draws: PyTree, points: PyTree, keys: Key) -> PyTree:
-            return jax.lax.map(
-                lambda one: predict({**one[0], **points}, inputs, one[1]), (draws, keys), batch_size=together
-            )
-
-        return jax.jit(each)(draws, points, keys)
+        return _predicted(self._method.predict, self.draws, self.points, inputs, keys)
 
     def synthesize(self, number: int, copies: int, *, key: Key) -> list[dict[str, Any]]:
         """Make up tables of records, each copy from a draw of its own: what an analyst may be given.
@@ -145,75 +129,39 @@ class Posterior:
         if number < 1 or copies < 1:
             raise ValueError(f"number is {number} and copies {copies}. Write how many records and tables to make up.")
         keys, count = jax.random.split(key, copies), len(next(iter(self.draws.values())))
-        return [
-            self._method.synthesize(
-                {name: jnp.asarray(value[place]) for name, value in self.draws.items()}, number, one
-            )
-            for place, one in zip(np.arange(copies) * count // max(copies, count), keys, strict=True)
-        ]
+        places = np.arange(copies) * count // max(copies, count)
+        draws = [{name: jnp.asarray(value[place]) for name, value in self.draws.items()} for place in places]
+        return [self._method.synthesize(draw, number, one) for draw, one in zip(draws, keys, strict=True)]
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Give mean, standard deviation and the central 90% interval of every site, as ``shown``.
 
         Privacy: post-processing.
         """
-        return {
-            name: {
-                "mean": value.mean(0),
-                "std": value.std(0),
-                "low": np.quantile(value, 0.05, axis=0),
-                "high": np.quantile(value, 0.95, axis=0),
-            }
-            for name, value in self.shown().items()
-        }
+        return {name: moments_of(value) for name, value in self.shown().items()}
 
     def shown(self) -> dict[str, np.ndarray]:
         """Give the draws as people read them: effects of a formula's groups themselves, not in units of their spread.
 
         Privacy: post-processing.
         """
-        return {_group(name) or name: value for name, value in effects(self.draws, self.labels).items()}
+        return {group_of(name) or name: value for name, value in effects(self.draws, self.labels).items()}
 
     def rows(self) -> list[tuple[str, float, float, float, float]]:
         """Give (label, mean, standard deviation, 5%, 95%) for every number of every site.
 
         Privacy: post-processing.
         """
-        return list(self._each_row())
-
-    def _each_row(self) -> Iterator[tuple[str, float, float, float, float]]:
-        for name, value in effects(self.draws, self.labels).items():
-            for place, index in enumerate(np.ndindex(value.shape[1:])):
-                label = name + (f"[{','.join(map(str, index))}]" if index else "")
-                label = self.labels[name][place] if name in self.labels else label
-                one = value[(slice(None), *index)]
-                low, high = np.quantile(one, (0.05, 0.95))
-                yield label, float(one.mean()), float(one.std()), float(low), float(high)
+        return list(rows(self.draws, self.labels))
 
     def __getstate__(self) -> dict[str, Any]:
         # A method is made of closures; whoever unpickles brings it along, as with load.
         return {**self.__dict__, "_method": None}
 
     def __repr__(self) -> str:
-        rows, count = (
-            list(itertools.islice(self._each_row(), LINES)),
-            sum(value[0].size for value in self.draws.values()),
-        )
-        width = max([24, *(len(label) + 1 for label, *_ in rows)])
-        cells = [[f"{number:.{_decimals(numbers[1])}f}" for number in numbers] for _, *numbers in rows]
-        wide = max([9, *(len(cell) + 2 for line in cells for cell in line)])
-        lines = [f"{'':{width}}" + "".join(f"{title:>{wide}}" for title in ("mean", "std", "5%", "95%"))]
-        for (label, *_), line in zip(rows, cells, strict=True):
-            lines.append(f"{label:{width}}" + "".join(f"{cell:>{wide}}" for cell in line))
-        lines += [f"... and {count - LINES} more: see summary()"] if count > LINES else []
-        if self.certificate is None:
-            lines.append("public records: no privacy was bought, no certificate")
-        else:
-            promise = f"epsilon {self.certificate.epsilon:.4g}, delta {self.certificate.delta:.3g}"
-            lines.append(("SIMULATION, " if self.certificate.simulation else "") + f"certified: {promise}")
-        lines += [f"method: {self.note}"] if self.note else []
-        lines += [self.warning] if self.warning else []
-        return "\n".join(lines)
+        said = [f"method: {self.note}"] if self.note else []
+        said += [self.warning] if self.warning else []
+        return "\n".join([*table(self.draws, self.labels), _promise(self.certificate), *said])
 
     def to_arviz(self) -> Any:
         """Give the draws in ArviZ's format, as ``shown``: with the certificate and never any observed data.
@@ -222,19 +170,9 @@ class Posterior:
 
         Privacy: post-processing.
         """
-        arviz = need("Posterior.to_arviz", "arviz")
-        posterior = {_plain(name): value[None] for name, value in self.shown().items()}
-        axes = {_plain(_group(name) or name): self.axes[name] for name in self.draws if self.axes.get(name)}
-        names = {
-            "dims": {name: [_plain(axis) for axis, _ in these] for name, these in axes.items()},
-            "coords": {_plain(axis): list(along) for these in axes.values() for axis, along in these},
-        }
-        nested = int(arviz.__version__.split(".")[0]) >= 1
-        given: dict[str, Any] = {"posterior": posterior}
-        data = arviz.from_dict(given, **names) if nested else arviz.from_dict(**given, **names)
-        if self.certificate is not None:
-            data["posterior"].attrs["certificate"] = self.certificate.to_json()
-        return data
+        from tacit.adapters.arviz import inference_data
+
+        return inference_data(self)
 
     def fingerprints(self) -> dict[str, str]:
         """Return SHA-256 hashes of the draws, of the points, and of what the numbers are called.
@@ -260,25 +198,15 @@ class Posterior:
         """
         if self.certificate is None:
             raise ValueError("The records were public, so there is no certificate that could be verified.")
-        if self.derived:
-            self.certificate.verify(ledger)
-            return _derived(self.derived)
-        return self.certificate.verify(ledger, self)
+        said = self.certificate.verify(ledger, None if self.derived else self)
+        return _derived(self.derived) if self.derived else said
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write draws, points and certificate into one ``.npz`` file, all or nothing.
 
         Privacy: post-processing.
         """
-        certificate = "" if self.certificate is None else self.certificate.to_json()
-        arrays = {f"draws/{name}": value for name, value in self.draws.items()}
-        points = {f"points/{name}": value for name, value in named(self.points).items()}
-        texts = {"certificate": certificate, "warning": self.warning or "", "note": self.note, "derived": self.derived}
-        texts["axes"] = json.dumps(self.axes)
-        labels = {f"labels/{name}": np.asarray(list(names)) for name, names in self.labels.items()}
-        write_npz(
-            Path(path), {**arrays, **points, **labels, **{name: np.asarray(text) for name, text in texts.items()}}
-        )
+        write_npz(Path(path), _arrays_of(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], method: Method | None = None) -> Posterior:
@@ -293,11 +221,7 @@ class Posterior:
         """
         saved = Saved.read(path)
         certificate = Certificate.from_json(saved["certificate"]) if saved["certificate"] else None
-        points, warning = saved["points"], saved["warning"]
-        if certificate is not None:
-            certificate.verify(posterior=None if saved.derived else saved)
-            said = _derived(saved.derived) if saved.derived else "" if certificate.numbers else UNTIED
-            warning = " ".join(filter(None, (warning, said if said not in warning else "")))
+        points, warning = saved["points"], saved["warning"] if certificate is None else _checked(certificate, saved)
         if method is not None and (find := method.points) is not None:
             shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
             points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in named(shapes)])
@@ -305,32 +229,50 @@ class Posterior:
         return cls(saved["draws"], certificate, method, points, labels=saved["labels"], axes=saved["axes"], **texts)
 
 
-def effects(draws: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Multiply the offsets of a formula's groups by their spread, under the same names.
+def _predicted(predict: Any, draws: PyTree, points: PyTree, inputs: PyTree, keys: Key) -> PyTree:
+    """Predict the inputs at each draw, as many draws at once as memory allows."""
+    numbers = sum(np.size(leaf) for leaf in jax.tree.leaves(inputs))
+    together = min(len(keys), max(1, PREDICTED_AT_ONCE // max(1, numbers)))
 
-    Privacy: post-processing.
-    """
-    found = {name: np.asarray(value) for name, value in draws.items()}
-    for name in draws:
-        spread = f"{_group(name)}_sigma"
-        if _group(name) and name in labels and spread in draws:
-            found[name] = found[name] * found[spread][:, None]
-    return found
+    def each(draws: PyTree, points: PyTree, keys: Key) -> PyTree:
+        return jax.lax.map(
+            lambda one: predict({**one[0], **points}, inputs, one[1]), (draws, keys), batch_size=together
+        )
 
-
-def _decimals(std: float) -> int:
-    """Give the decimals to print: three, and more where the column's unit is small (an income in euros)."""
-    return 3 if not 0 < std < 5e-4 else min(12, 1 - math.floor(math.log10(std)))
+    return jax.jit(each)(jax.tree.map(jnp.asarray, draws), jax.tree.map(jnp.asarray, points), keys)
 
 
-def _group(name: str) -> str:
-    """Give the name of the group effect whose offsets a site of a formula holds, or nothing."""
-    return name.removesuffix("_offset") if "|" in name and name.endswith("_offset") else ""
+def _promise(certificate: Certificate | None) -> str:
+    """Say in a line what was certified."""
+    if certificate is None:
+        return "public records: no privacy was bought, no certificate"
+    promise = f"certified: epsilon {certificate.epsilon:.4g}, delta {certificate.delta:.3g}"
+    return f"SIMULATION, {promise}" if certificate.simulation else promise
 
 
-def _plain(name: str) -> str:
-    # netCDF has no slashes or brackets in names; modules make such site names.
-    return name.replace("/", ".").replace("[", "_").replace("]", "")
+def _checked(certificate: Certificate, saved: Saved) -> str:
+    """Refuse numbers that the certificate was not issued for; return the warning that goes with the others."""
+    certificate.verify(posterior=None if saved.derived else saved)
+    said = _derived(saved.derived) if saved.derived else "" if certificate.numbers else UNTIED
+    return " ".join(filter(None, (saved["warning"], said if said not in saved["warning"] else "")))
+
+
+def _arrays_of(posterior: Posterior) -> dict[str, Any]:
+    """Return what a posterior's ``.npz`` file holds, as `Saved.read` reads it."""
+    certificate = "" if posterior.certificate is None else posterior.certificate.to_json()
+    texts = {
+        "certificate": certificate,
+        "warning": posterior.warning or "",
+        "note": posterior.note,
+        "derived": posterior.derived,
+        "axes": json.dumps(posterior.axes),
+    }
+    return {
+        **{f"draws/{name}": value for name, value in posterior.draws.items()},
+        **{f"points/{name}": value for name, value in named(posterior.points).items()},
+        **{f"labels/{name}": np.asarray(list(names)) for name, names in posterior.labels.items()},
+        **{name: np.asarray(text) for name, text in texts.items()},
+    }
 
 
 def named(points: Mapping[str, PyTree]) -> dict[str, Any]:

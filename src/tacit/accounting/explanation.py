@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.mechanism import Mechanism
+from tacit.accounting.mechanism import Mechanism
 
 FALSE_POSITIVE_RATES = (0.01, 0.05)
 PRIORS = (0.01, 0.1, 0.5)

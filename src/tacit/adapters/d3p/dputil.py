@@ -1,0 +1,77 @@
+"""The names of d3p.dputil: noise for a target ε."""
+
+from __future__ import annotations
+
+import math
+
+from tacit import accounting
+
+__all__ = [
+    "approximate_sigma",
+    "approximate_sigma_remove_relation",
+]
+
+
+def approximate_sigma(
+    target_eps: float,
+    delta: float,
+    q: float,
+    num_iter: float,
+    tol: float = 1e-4,
+    force_smaller: bool = False,
+    maxeval: int = 10,
+) -> tuple[float, float, int]:
+    """Give the noise for a target ε under "replace-one": neighbours have one record exchanged.
+
+    Covers batches of a fixed size drawn without replacement, and Poisson batches. d3p's noise is smaller: it is that
+    of Poisson batches, which its README does not draw.
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    target_eps, delta
+        What may be spent.
+    q, num_iter
+        The share of the records in a batch, and the number of updates.
+    tol, force_smaller, maxeval
+        Accepted and not needed: the ε of the result never exceeds the target.
+
+    Returns
+    -------
+    tuple
+        The noise multiplier, its certified ε, and 1.
+    """
+    return _calibrated(target_eps, delta, q, num_iter, "replace-one")
+
+
+def approximate_sigma_remove_relation(
+    target_eps: float,
+    delta: float,
+    q: float,
+    num_iter: float,
+    tol: float = 1e-4,
+    force_smaller: bool = False,
+    maxeval: int = 10,
+) -> tuple[float, float, int]:
+    """Give the noise for a target ε under "add-remove", for Poisson batches only; see `approximate_sigma`.
+
+    Neighbours have one record more or less. Privacy: public.
+    """
+    return _calibrated(target_eps, delta, q, num_iter, "add-remove")
+
+
+def _calibrated(target: float, delta: float, q: float, num_iter: float, adjacency: str) -> tuple[float, float, int]:
+    relation, steps = relation_of(adjacency), whole_steps(num_iter)
+    sigma = accounting.noise_multiplier(float(target), float(delta), float(q), steps, *relation)
+    return sigma, accounting.epsilon(float(q), sigma, steps, float(delta), *relation), 1
+
+
+def relation_of(adjacency: str) -> tuple[str, bool]:
+    """Take "replace-one" for batches of a fixed size: their cost bounds that of Poisson batches (joint convexity)."""
+    return adjacency, adjacency == "replace-one"
+
+
+def whole_steps(num_iter: float) -> int:
+    # Rounded up, but not for what a division left over: 10 epochs at q = 0.01 are 1000 steps.
+    return math.ceil(float(num_iter) * (1 - 2.0**-40))
