@@ -18,10 +18,10 @@ import pytest
 
 import tacit
 from tacit import BudgetExceeded, Ledger, anchors, cli, ledger
+from tacit.accounting.mechanism import Budget
 from tacit.anchors import RUN_ANCHOR, Anchor
 from tacit.certificate import Certificate, CertificateError
 from tacit.ledger import GENESIS, LedgerError, Line, canonical
-from tacit.accounting.mechanism import Budget
 from tests.test_ledger import look, steps_on, total
 
 BUDGET = Budget(1.0, 1e-6)
