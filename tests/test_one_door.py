@@ -15,6 +15,7 @@ METHODS_MAY_IMPORT = {
     *(
         "tacit.types",
         "tacit.model",
+        "tacit.traced",
         "tacit.schema",  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
         *(f"tacit.methods.{name}" for name in ("conjugate", "gaussians", "networks", "running", "sites", "sparsity")),
@@ -41,7 +42,7 @@ def faults(source: str, place: str) -> list[str]:
     found = []
     if not place.startswith("wall/"):
         found += [f"touches {name}" for name in sorted(_mentions(tree) & SECRETS)]
-    if place.startswith("methods/") or place == "model.py":
+    if place.startswith("methods/") or place in ("model.py", "traced.py"):
         found += [f"imports {name}" for name in _imports(tree, place) if not _within(name, METHODS_MAY_IMPORT)]
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tacit.select import Selected, select
     from tacit.synthetic import choose_pairs, combine, mix
     from tacit.topics import documents
-    from tacit.types import Method, Release, Rows
+    from tacit.types import Method, MethodFor, Plan, Release, Rows
     from tacit.wall.data import PrivateData
     from tacit.wall.disk import read_columns, write_columns
     from tacit.wall.tables import read_csv, read_parquet
@@ -56,6 +56,8 @@ __all__ = [
     "Ledger",
     "Mechanism",
     "Method",
+    "MethodFor",
+    "Plan",
     "Posterior",
     "PrivateData",
     "Rehearsal",
@@ -117,6 +119,8 @@ _HOME = {
     "Ledger": "ledger",
     "Mechanism": "mechanism",
     "Method": "types",
+    "MethodFor": "types",
+    "Plan": "types",
     "Posterior": "posterior",
     "PrivateData": "wall.data",
     "Rehearsal": "rehearse",

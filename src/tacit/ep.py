@@ -22,7 +22,7 @@ from tacit.methods.gaussians import Natural, moments, plus
 from tacit.methods.sep import sep
 from tacit.methods.sites import Site
 from tacit.posterior import Posterior
-from tacit.types import Array, Key, PyTree
+from tacit.types import Array, Key, Plan, PyTree
 from tacit.wall.data import PrivateData
 
 
@@ -72,10 +72,10 @@ def ep(
         )
     records = jax.tree.map(jnp.asarray, records)
     size = len(jax.tree.leaves(records)[0])
-    method = sep(site, size=size, prior=prior, pace=lambda step: jnp.float32(damping))
+    method = sep(site, prior=prior, pace=lambda step: jnp.float32(damping))
     if averaged:
         return fit_public(method, records, steps=sweeps, key=key)
-    built = method(jax.tree.map(lambda leaf: leaf[0], records))
+    built = method(Plan(jax.tree.map(lambda leaf: leaf[0], records), size))
     state = built.init(key)
 
     def visit(i: Array, memory: tuple[Natural, Natural]) -> tuple[Natural, Natural]:

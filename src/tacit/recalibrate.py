@@ -208,7 +208,7 @@ def _conformal(off: Callable[[Record], Array], low: float, high: float, level: f
         return jnp.where(off(record) <= threshold, 1 - raised, -raised)
 
     # A clip above every term: none is shortened by rounding.
-    return root(term, low, high, clip=1.0, steps=STEPS, shift=raised, margin=margin, otherwise=otherwise)
+    return root(term, low, high, clip=1.0, shift=raised, margin=margin, otherwise=otherwise)
 
 
 def _predict(posterior: Posterior, key: Key) -> Callable[[Record], PyTree]:
@@ -238,5 +238,5 @@ def _bought(
 ) -> tuple[float, Certificate | None]:
     # What the network needed of its records it needs of these.
     needs = getattr(posterior._method, "needs", ())
-    found = fit(method._replace(needs=needs), data, budget, key=key, simulate=simulate, progress=False)
+    found = fit(method._replace(needs=needs), data, budget, steps=STEPS, key=key, simulate=simulate, progress=False)
     return float(found.draws["root"][0]), found.certificate

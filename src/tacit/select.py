@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,26 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.certificate import Certificate
-from tacit.fit import (
-    STEPS,
-    built_for,
-    caveats,
-    check_types,
-    default_rate,
-    posterior_of,
-    released_numbers,
-    suited,
-    suited_clip,
-    title_of,
-)
+from tacit.fit import caveats, check_types, posterior_of, released_numbers
 from tacit.ledger import Ledger
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.methods.scored import ScoredState, scored
 from tacit.numbers import fingerprint
+from tacit.plan import STEPS, built_for, default_rate, plan_for, refuse_unsuited, suited_clip, title_of
 from tacit.posterior import Posterior
 from tacit.provenance import whose
 from tacit.rehearse import LogLikelihood
-from tacit.types import Key, Method, MethodFor
+from tacit.types import Key, Method, MethodFor, Plan
 from tacit.wall import Door, versions
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
@@ -133,10 +124,8 @@ def select(
         )
     if not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"bound is {bound}; it is the largest size of a log predictive density. Write bound=2.0.")
-    methods = [
-        _candidate(name, given, data, log_likelihood, steps - asking, asking, bound)
-        for name, given in candidates.items()
-    ]
+    plan = plan_for(data, rate=rate, steps=steps - asking)
+    methods = [_candidate(name, given, plan, log_likelihood, asking, bound) for name, given in candidates.items()]
     repeats = TIMES * len(methods) if repeats is None else repeats
     rate = default_rate(data.size) if rate is None else rate
     mechanism = calibrate(budget, rate=rate, steps=steps, clip=1.0, adjacency=adjacency, repeats=repeats)
@@ -178,9 +167,8 @@ def select(
 def _candidate(
     name: str,
     given: Any,
-    data: PrivateData,
+    plan: Plan,
     log_likelihood: LogLikelihood | None,
-    fitting: int,
     asking: int,
     bound: float,
 ) -> Method:
@@ -192,8 +180,10 @@ def _candidate(
             "else is the same for all candidates, so that every run has the same recipe and cost."
         )
     clip, weights = settings.get("clip"), settings.get("weights")
-    built = suited(built_for(settings["method"], data.placeholder), fitting, clip, weights)
-    term = log_likelihood or built.log_likelihood
+    plan = replace(plan, clip=clip, weights=weights)
+    built = built_for(settings["method"], plan)
+    refuse_unsuited(built, plan)
+    term = log_likelihood or built.model.log_likelihood
     if term is None:
         raise ValueError(
             f"The candidate {name!r} ({title_of(built)}) does not know the log-likelihood of a record, by which "
@@ -204,10 +194,10 @@ def _candidate(
     return scored(
         built,
         term,
-        fitting=fitting,
+        fitting=plan.steps,
         asking=asking,
-        clip=suited_clip(built, data) if clip is None else float(clip),
-        weights=weights or built.weights,
+        clip=suited_clip(built, plan) if clip is None else float(clip),
+        weights=weights or built.suggests.weights,
         bound=bound,
     )
 

@@ -259,9 +259,10 @@ def _report(chosen: argparse.Namespace) -> None:
     method = None
     if asked.get("formula"):  # a formula can tell what it expects of people
         from tacit.methods.vi import vi
+        from tacit.types import Plan
 
         schema = read_schema(chosen.folder / SCHEMA)
-        method = vi(_model(chosen.folder, asked, schema))(schema.placeholder())
+        method = vi(_model(chosen.folder, asked, schema))(Plan(schema.placeholder(), schema.size))
     posterior = _posterior(chosen.folder, method)
     print(f"Report: {_write_report(chosen.folder, posterior, chosen.title or _title(asked), ledger)}")
 
@@ -290,9 +291,11 @@ def _synthesize(chosen: argparse.Namespace) -> None:
 
     import jax
 
-    from tacit.fit import built_for
+    from tacit.plan import built_for
+    from tacit.types import Plan
 
-    posterior = _posterior(chosen.folder, built_for(_model(chosen.folder, asked, schema), schema.placeholder()))
+    method = built_for(_model(chosen.folder, asked, schema), Plan(schema.placeholder(), schema.size))
+    posterior = _posterior(chosen.folder, method)
     tables = posterior.synthesize(chosen.records, chosen.copies, key=jax.random.key(chosen.seed))
     chosen.out.mkdir(parents=True, exist_ok=True)
     for place, table in enumerate(tables, 1):
@@ -360,7 +363,7 @@ def _model(folder: Path | None, asked: dict[str, Any], schema: Any) -> Any:
     found = _loaded(file, home.parent, name)
     if callable(found) and next(iter(inspect.signature(found).parameters), "") == "schema":
         found = found(schema)
-    if isinstance(found, tacit.Method):
+    if isinstance(found, tacit.Method | tacit.MethodFor):
         return found
     parameters = inspect.signature(found).parameters.values()
     takes = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]

@@ -41,7 +41,7 @@ from jaxtyping import Float32
 
 from tacit.methods.running import Pace, Running, blend, polya_gamma_mean, slowing, start
 from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
-from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
 
 DAMPING = 0.5
 """All hidden units of a record move at once, by this share of the way."""
@@ -125,8 +125,8 @@ def belief_net(
     pace = slowing() if pace is None else pace
     stride = (lambda step: 0.3 * slowing(20.0, 0.6)(step)) if stride is None else stride
 
-    def build(placeholder: Record) -> Method:
-        pixels = _only(placeholder).size
+    def build(plan: Plan) -> Method:
+        pixels = _only(plan.placeholder).size
 
         def init(key: Key) -> BeliefNetState:
             mean = 0.1 * jax.random.normal(key, (pixels, units + 1)) * (jnp.arange(units + 1) > 0)
@@ -168,10 +168,10 @@ def belief_net(
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> Array:
             return reconstruct(draw, inputs, sweeps)
 
-        clip = 0.1 * math.sqrt(pixels * (units + 1))
-        return Method(init, contribute, update, draw, predict, clip=clip, weights=WEIGHTS, steps=STEPS, needs=(BINARY,))
+        suggests = Suggestions(clip=0.1 * math.sqrt(pixels * (units + 1)), steps=STEPS, weights=WEIGHTS)
+        return Method(init, contribute, update, draw, needs=(BINARY,), suggests=suggests, model=Model(predict))
 
-    return build
+    return MethodFor(build)
 
 
 def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 5) -> Array:
