@@ -42,7 +42,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
 def main() -> None:
     """Print both."""
     jax.config.update("jax_enable_compilation_cache", False)
-    method = tacit.natural(size=COUNT)
+    method = tacit.natural()
     data, key = sealed(0), jax.random.key(0)
     first = timed(lambda: tacit.fit(method, data, BUDGET, key=key, progress=False).draws)
     print(f"with compilation {first[0]:.2f} s, {first[1]:.2f} s of processor time (asked: 5)")

@@ -13,8 +13,8 @@ from jax.flatten_util import ravel_pytree
 
 import tacit
 from tacit.auto import auto, by_natural
-from tacit.fit import built_for, planned
 from tacit.methods import natural
+from tacit.plan import built_for, planned
 from tacit.wall.data import encode
 
 KEY = jax.random.key(0)
@@ -94,11 +94,12 @@ def test_natural_is_planned_for_the_steps_of_the_fit() -> None:
     model = formula("ill ~ age", "bernoulli")
     records = {name: np.stack([column.placeholder()] * 50) for name, column in SCHEMA.columns.items()}
     data = tacit.PrivateData(records, size=100_000)
-    built = built_for(model, data.placeholder, data.size, BUDGET)
-    other, mechanism = planned(built, data, BUDGET, steps=7)
-    assert (built.steps, other.steps, mechanism.steps) == (40, 7, 7)
-    assert other.note == built.note
-    assert other.model is model
+    built = built_for(model, plan_for(data, BUDGET))
+    other, mechanism, title = planned(model, data, BUDGET, steps=7)
+    assert (built.for_steps, other.for_steps, mechanism.steps) == (40, 7, 7)
+    assert other.model.note == built.model.note
+    assert other.model.source is model
+    assert title == "natural"
 
 
 def test_units_of_several_records_are_for_vi() -> None:
@@ -135,7 +136,7 @@ def test_without_noise_it_is_the_posterior_of_the_formula(
     monkeypatch.setattr(natural, "REACH", 100.0)
     monkeypatch.setattr(natural, "LEVER", 100.0)
     model, records = formula(text, family), encode(table(), SCHEMA)
-    posterior = tacit.fit_public(by_natural(model, COUNT), records, key=KEY, rate=1.0, steps=40)
+    posterior = tacit.fit_public(by_natural(model), records, key=KEY, rate=1.0, steps=40)
     means = {name: jnp.asarray(draws.mean(0)) for name, draws in posterior.draws.items()}
     assert {name: value.shape for name, value in means.items()} == {
         name: prior.event_shape for name, prior in model.priors.items()

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
+from tacit.types import Model, Plan
 from tacit.wall import Door
 
 from .means import SCHEMA, mean_of
@@ -35,7 +36,7 @@ def model(x, group, y=None):
 
 @pytest.fixture(scope="module")
 def method() -> tacit.Method:
-    return tacit.vi(model)(FORM.placeholder())
+    return tacit.vi(model)(Plan(FORM.placeholder()))
 
 
 @pytest.fixture(scope="module")
@@ -136,21 +137,21 @@ def test_records_from_public_knowledge(method: tacit.Method) -> None:
     def whole(key, size):
         return {"x": np.zeros(size), "group": ["a"] * size, "y": ["yes"] * size}, {"slope": 0.0}
 
-    stage = MODULE._Stage(method, FORM, 150, inputs, None)
+    stage = MODULE._Stage(method, FORM, 150, BUDGET, inputs, None)
     records, _, truth = stage.records(KEY)
     assert set(records["x"]) == {2.0}
     assert set(records["group"]) == {0, 2}
     assert set(truth) == {"slope", "level"}
-    records, _, truth = MODULE._Stage(method, FORM, 150, whole, None).records(KEY)
+    records, _, truth = MODULE._Stage(method, FORM, 150, BUDGET, whole, None).records(KEY)
     assert set(records["group"]) == {0}
     assert set(records["y"]) == {1}
     assert truth == {"slope": 0.0}
     with pytest.raises(ValueError, match=r"left out \['x'\]"):
-        MODULE._Stage(method, FORM, 150, lambda key, size: {"group": ["a"] * size}, None).records(KEY)
+        MODULE._Stage(method, FORM, 150, BUDGET, lambda key, size: {"group": ["a"] * size}, None).records(KEY)
 
 
 def test_records_without_a_schema_and_methods_that_know_nothing() -> None:
-    bare = mean_of(200)._replace(simulate=None, log_likelihood=None)
+    bare = mean_of(200)._replace(model=Model())
     with pytest.raises(ValueError, match="cannot make up records"):
         tacit.rehearse(bare, SCHEMA, BUDGET, replicates=2, key=KEY)
     with pytest.raises(ValueError, match="size=5000"):
@@ -172,9 +173,9 @@ def test_regressions_on_statistics_make_up_records_too(likelihood: str) -> None:
     facts = {"x": {"low": -0.5, "high": 0.5, "shape": (3,)}, "y": {"low": 0, "high": 4, "kind": "integer"}}
     facts |= {"trials": {"low": 1, "high": 4, "kind": "integer"}} if likelihood == "binomial" else {}
     placeholder = tacit.Schema(facts).placeholder()
-    method = tacit.logistic(likelihood, most=4.0)(placeholder)
-    made, draw = method.simulate(KEY, jax.tree.map(lambda leaf: np.stack([leaf] * 50), placeholder))
-    terms = jax.vmap(lambda record: method.log_likelihood(draw, record))(made)
+    method = tacit.logistic(likelihood, most=4.0)(Plan(placeholder))
+    made, draw = method.model.simulate(KEY, jax.tree.map(lambda leaf: np.stack([leaf] * 50), placeholder))
+    terms = jax.vmap(lambda record: method.model.log_likelihood(draw, record))(made)
     assert made["y"].dtype == np.int32
     assert np.isfinite(terms).all()
     assert (terms <= 0).all()

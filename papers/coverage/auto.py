@@ -274,7 +274,7 @@ class Program:
         self.draws, self.judge = drawing(self.method), jax.jit(self._judge)
 
     def _judge(self, draws: Any, records: Any) -> Any:
-        terms = jax.vmap(lambda draw: jax.vmap(lambda one: self.method.log_likelihood(draw, one))(records))(draws)
+        terms = jax.vmap(lambda draw: jax.vmap(lambda one: self.method.model.log_likelihood(draw, one))(records))(draws)
         return jnp.mean(jax.nn.logsumexp(terms, 0) - jnp.log(len(terms)))
 
     def fit(self, data: tacit.PrivateData, held_out: Any, seed: int, clip: float = 1.0, rate: float = 1.0) -> float:

@@ -34,7 +34,7 @@ def methods(columns: int, count: int) -> dict[str, Any]:
     optimizer = optax.adam(study.simulated_schedule, b2=0.99)
     model = coverage.models("bernoulli")
     return {
-        "natural": tacit.natural(size=count, prior_std=coverage.PRIOR),
+        "natural": tacit.natural(prior_std=coverage.PRIOR),
         "d3p form": clipped(study.with_averages(elbo_form(model, count, optimizer)), columns**0.5),
         "vi": clipped(tacit.vi(model), columns**0.5),
         "d3p as published": clipped(

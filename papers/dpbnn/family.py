@@ -86,7 +86,7 @@ def walked(member: Member, given: mnist.Images, passes: int) -> dict[str, Any]:
     costs = [tacit.epsilon(rate, member.noise_multiplier, every * (i + 1), DELTA) for i in range(passes)]
     network = "cnn" if count > 1000 else "tiny"
     net = tacit.network(mnist.module(network, jax.random.key(1)), prior="none")
-    method = at_last(tacit.sgd(net, size=count, optimizer=optax.sgd(member.learning_rate)))
+    method = at_last(tacit.sgd(net, optimizer=optax.sgd(member.learning_rate)))
     # The smallest budget that lets the member's own noise through.
     budget = tacit.Budget(costs[-1] * (1 + 1e-4), DELTA)
     watched = mnist.with_history(method, given, every)

@@ -140,7 +140,7 @@ def langevin(pace: float) -> Callable[[Any, int, int, Any], Any]:
 
     def make(net: Any, size: int, steps: int, x: Any) -> Any:
         late = {"keep": 10, "burn_in": steps // 2, "thin": max(1, steps // 40), "watch": {"x": x}}
-        return tacit.sgld(net, size=size, step_size=pace / size, friction=0.1, **late)
+        return tacit.sgld(net, step_size=pace / size, friction=0.1, **late)
 
     return make
 
@@ -206,7 +206,7 @@ def with_history(method: Any, given: Images, every: int) -> Callable[[Any], Meth
 
         def right(state: Any, key: Any) -> Any:
             points = inner.points(state) if inner.points else {}
-            found = inner.predict({**inner.draw(state, key), **points}, {"x": x}, key)["mean"]
+            found = inner.model.predict({**inner.draw(state, key), **points}, {"x": x}, key)["mean"]
             return jnp.mean(jnp.argmax(found, 1) == y)
 
         def update(state: Any, release: Any, key: Any) -> Any:
@@ -223,7 +223,7 @@ def with_history(method: Any, given: Images, every: int) -> Callable[[Any], Meth
             contribute=lambda state, *more: inner.contribute(state[0], *more),
             update=update,
             draw=lambda state, key: inner.draw(state[0], key),
-            predict=lambda draw, inputs, key: inner.predict(
+            predict=lambda draw, inputs, key: inner.model.predict(
                 {name: value for name, value in draw.items() if name != "history"}, inputs, key
             ),
             points=points,
@@ -247,7 +247,7 @@ def plain_step(method: Method, net: Any, records: Any, size: int) -> Callable[[A
             return jnp.sum(jax.vmap(net.log_likelihood, (None, 0, None if masks is None else 0))(w, subset, masks))
 
         bayes = hasattr(inner, "params")
-        total = jax.grad(fit)(inner.weights[0] if bayes else inner.weights)
+        total = jax.grad(fit)(inner.suggests.weights[0] if bayes else inner.suggests.weights)
         total = [total] if bayes else total
         nothing = jax.tree.map(lambda leaf: jnp.float32(0), total)
         full = jax.tree.map(lambda leaf: leaf * (count / size), total)

@@ -38,8 +38,8 @@ from tacit.wall import random as secret_random  # noqa: E402
 
 RECORDS = 60000
 METHODS: dict[str, Callable[..., Any]] = {
-    "SGD": lambda net: tacit.sgd(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
-    "Bayes by backprop": lambda net: tacit.backprop(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
+    "SGD": lambda net: tacit.sgd(net, optimizer=optax.sgd(LEARNING_RATE)),
+    "Bayes by backprop": lambda net: tacit.backprop(net, optimizer=optax.sgd(LEARNING_RATE)),
 }
 WARM = 64
 """Steps that are taken before the clock starts: in the first ones methods take every iterate into their average."""

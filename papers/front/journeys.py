@@ -139,8 +139,8 @@ def travel(journey: Journey, path: Path, scratch: Path, steps: int | None) -> tu
     reference = tacit.fit_public(
         built,
         public(path, schema),
-        steps=steps or 4 * (built.steps or 250),
-        rate=built.rate or rate(schema),
+        steps=steps or 4 * (built.suggests.steps or 250),
+        rate=built.suggests.rate or rate(schema),
         key=jax.random.key(1),
     )
     lines = ["| | private | non-private |", "|---|---|---|"]

@@ -254,7 +254,7 @@ def as_in_the_paper(topics: int, vocabulary: int, marks: Any) -> tacit.Method:
     def draw(state: Watched, key: Any) -> dict[str, Any]:
         return {"noise": points(state)["noise"]}
 
-    return tacit.Method(init, contribute, update, draw, points=points, clip=method.clip)
+    return tacit.Method(init, contribute, update, draw, points=points, clip=method.suggests.clip)
 
 
 def small_subsets(out: Path, train: Any, held: Any, topics: int, longest: int) -> None:

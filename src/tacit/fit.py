@@ -287,7 +287,7 @@ def fit_public(
     plan = public_plan(records, rate=rate, steps=accounting.check_steps("fit_public", steps, 1))
     built = built_for(method, plan)
     refuse_unsuited(built, plan)
-    state = public_program(built, plan.size, steps, rate)(key, records)
+    state = public_program(built, len(jax.tree.leaves(records)[0]), steps, rate)(key, records)
     return posterior_of(built, state, jax.random.fold_in(key, steps), None)
 
 

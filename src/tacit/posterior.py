@@ -18,7 +18,7 @@ from tacit.certificate import UNTIED, Certificate
 from tacit.extras import need
 from tacit.ledger import Ledger, write_whole
 from tacit.numbers import Saved, fingerprints
-from tacit.types import Array, Key, Method, PyTree
+from tacit.types import Array, Key, Method, MethodFor, PyTree
 
 DRAWS = 1000
 DRAWN_NUMBERS = 1 << 22
@@ -70,6 +70,11 @@ class Posterior:
         axes: Mapping[str, Axes] | None = None,
         derived: str = "",
     ) -> None:
+        if isinstance(method, MethodFor):
+            raise TypeError(
+                "The method of a posterior must be built for a plan. Write method(tacit.Plan(data.placeholder)), or "
+                "with schema.placeholder()."
+            )
         self.labels = dict(labels or getattr(method and method.model.source, "labels", {}))
         self.axes = dict(axes or getattr(method and method.model.source, "axes", {}))
         # Compiled programs give sites in the order of the alphabet; a formula has an order of its own.

@@ -18,14 +18,13 @@ import numpy as np
 from tacit.certificate import Certificate
 from tacit.fit import fit
 from tacit.mechanism import Budget
-from tacit.methods.root import root
+from tacit.methods.root import STEPS, root
 from tacit.posterior import Posterior
 from tacit.types import Array, Key, Method, PyTree, Record
 from tacit.wall.data import PrivateData
 
 DRAWS = 199
 """Draws that predict a record here. The wall refuses an array as long as there are records; few have 199."""
-STEPS = 8
 FAILURE = 0.01
 """Probability that noise spoils a conformal threshold; the level is raised so that the promise holds all the same."""
 
@@ -114,7 +113,7 @@ def fit_temperature(
         powers = jnp.exp(logs / temperature - jnp.max(logs / temperature))
         return logs[_label(record)] - jnp.sum(powers * logs) / jnp.sum(powers)
 
-    method = root(term, 1 / 8, 8.0, clip=clip, steps=STEPS)
+    method = root(term, 1 / 8, 8.0, clip=clip)
     value, certificate = _bought(method, posterior, data, budget, key, simulate)
     return Temperature(value, certificate)
 
@@ -238,5 +237,5 @@ def _bought(
 ) -> tuple[float, Certificate | None]:
     # What the network needed of its records it needs of these.
     needs = getattr(posterior._method, "needs", ())
-    found = fit(method._replace(needs=needs), data, budget, steps=STEPS, key=key, simulate=simulate, progress=False)
+    found = fit(method._replace(needs=needs), data, budget, key=key, simulate=simulate, progress=False)
     return float(found.draws["root"][0]), found.certificate

@@ -124,8 +124,11 @@ def select(
         )
     if not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"bound is {bound}; it is the largest size of a log predictive density. Write bound=2.0.")
-    plan = plan_for(data, rate=rate, steps=steps - asking)
-    methods = [_candidate(name, given, plan, log_likelihood, asking, bound) for name, given in candidates.items()]
+    plan = plan_for(data, rate=rate)
+    methods = [
+        _candidate(name, given, plan, log_likelihood, steps - asking, asking, bound)
+        for name, given in candidates.items()
+    ]
     repeats = TIMES * len(methods) if repeats is None else repeats
     rate = default_rate(data.size) if rate is None else rate
     mechanism = calibrate(budget, rate=rate, steps=steps, clip=1.0, adjacency=adjacency, repeats=repeats)
@@ -169,6 +172,7 @@ def _candidate(
     given: Any,
     plan: Plan,
     log_likelihood: LogLikelihood | None,
+    fitting: int,
     asking: int,
     bound: float,
 ) -> Method:
@@ -180,7 +184,7 @@ def _candidate(
             "else is the same for all candidates, so that every run has the same recipe and cost."
         )
     clip, weights = settings.get("clip"), settings.get("weights")
-    plan = replace(plan, clip=clip, weights=weights)
+    plan = replace(plan, steps=fitting, clip=clip, weights=weights)
     built = built_for(settings["method"], plan)
     refuse_unsuited(built, plan)
     term = log_likelihood or built.model.log_likelihood
@@ -194,7 +198,7 @@ def _candidate(
     return scored(
         built,
         term,
-        fitting=plan.steps,
+        fitting=fitting,
         asking=asking,
         clip=suited_clip(built, plan) if clip is None else float(clip),
         weights=weights or built.suggests.weights,

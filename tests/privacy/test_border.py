@@ -130,7 +130,7 @@ def test_a_need_of_tacit_s_own_is_noted_when_it_refuses() -> None:
     data = PrivateData({"x": np.zeros((20, 3), np.float32), "y": np.full(20, 2)}, size=20)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"Some record is not what the method needs\. y must be 0 or 1"):
-            tacit.fit(tacit.natural(size=20, prior_std=1.0), data, tacit.Budget(1.0, 1e-5), progress=False)
+            tacit.fit(tacit.natural(prior_std=1.0), data, tacit.Budget(1.0, 1e-5), progress=False)
     notes = [line.body["note"] for line in data.ledger.lines if "note" in line.body]
     assert [note["kind"] for note in notes] == ["checked, refused"] * 2
     assert data.ledger.looks == ()

@@ -181,8 +181,13 @@ def logistic(
             update,
             draw,
             needs=_needs(likelihood, most),
-            # All records in few steps are best; a large matrix takes subsets, whose outer products are summed faster.
-            suggests=Suggestions(1.0, *((1.0, 5) if size <= LARGE else (None, 50)), weights),
+            suggests=Suggestions(
+                clip=1.0,
+                # All records in few steps are best; a large matrix takes subsets, whose outer products sum up faster.
+                rate=1.0 if size <= LARGE else None,
+                steps=5 if size <= LARGE else 50,
+                weights=weights,
+            ),
             model=Model(predict, log_likelihood, simulate),
         )
 

@@ -64,7 +64,8 @@ from tacit.methods.running import (
     towards_diagonal,
     wandering,
 )
-from tacit.model import Function, Reading, Values, is_class
+from tacit.model import Reading, is_class
+from tacit.traced import Function, Values
 from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record, Release, Suggestions
 
 CURVATURE_EVERY = 10
