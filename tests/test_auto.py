@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 import tacit
 from tacit.auto import auto, by_natural
 from tacit.methods import natural
-from tacit.plan import built_for, planned
+from tacit.plan import built_for, plan_for, planned
 from tacit.wall.data import encode
 
 KEY = jax.random.key(0)

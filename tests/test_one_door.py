@@ -21,7 +21,7 @@ METHODS_MAY_IMPORT = {
         *(f"tacit.methods.{name}" for name in ("conjugate", "gaussians", "networks", "running", "sites", "sparsity")),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
-    *("__future__", "typing", "collections", "functools", "inspect", "itertools", "math", "copy"),
+    *("__future__", "typing", "collections", "functools", "inspect", "itertools", "math", "copy", "warnings"),
 }
 COMPAT_MAY_IMPORT = {
     *("tacit.accounting", "tacit.types", "tacit.wall.alias", "tacit.wall.clip", "tacit.wall.lattice"),

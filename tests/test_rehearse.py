@@ -100,7 +100,7 @@ def test_nothing_is_charged_and_each_setting_is_compiled_once(monkeypatch: pytes
 
 
 def test_a_model_makes_up_records_inside_their_bounds(method: tacit.Method) -> None:
-    stage = MODULE._Stage(method, FORM, 150, None, None)
+    stage = MODULE._Stage(method, FORM, 150, BUDGET, None, None)
     records, held_out, truth = stage.records(KEY)
     assert {name: len(column) for name, column in records.items()} == dict.fromkeys(FORM.columns, 150)
     assert len(held_out["x"]) == MODULE.HELD_OUT
@@ -110,7 +110,7 @@ def test_a_model_makes_up_records_inside_their_bounds(method: tacit.Method) -> N
     assert truth["level"].shape == (3,)
     # What is drawn outside its bounds is moved to them, as real records are.
     far = tacit.Schema({"y": {"low": -0.1, "high": 0.1}}, size=200)
-    bounded, _, _ = MODULE._Stage(mean_of(200), far, 200, None, None).records(KEY)
+    bounded, _, _ = MODULE._Stage(mean_of(200), far, 200, BUDGET, None, None).records(KEY)
     assert np.abs(bounded["y"]).max() <= np.float32(0.1)
 
 
@@ -184,7 +184,7 @@ def test_regressions_on_statistics_make_up_records_too(likelihood: str) -> None:
 def test_a_stage_travels_to_another_process() -> None:
     cloudpickle = pytest.importorskip("cloudpickle")  # what joblib's workers are sent things by
     # Not vi: here, where types are checked at run time, its functions are wrapped in what cannot travel.
-    stage = MODULE._Stage(mean_of(200), SCHEMA, 200, None, None)
+    stage = MODULE._Stage(mean_of(200), SCHEMA, 200, BUDGET, None, None)
     here = stage.records(KEY)
     there = pickle.loads(cloudpickle.dumps(stage)).records(KEY)
     assert jax.tree.all(jax.tree.map(np.array_equal, here, there))

@@ -232,7 +232,7 @@ class Repeated:
     def __init__(self, method: Any, records: Any, budget: tacit.Budget) -> None:
         count = len(next(iter(records.values())))
         data = tacit.PrivateData(records, size=count)
-        self.method = method(data.placeholder)
+        self.method = method(tacit.Plan(data.placeholder, count))
         recipe = {"rate": self.method.suggests.rate or 0.1, "steps": self.method.suggests.steps or 1000}
         clip = self.method.suggests.clip or 2 * _numbers(self.method, data.placeholder) ** 0.5
         self.mechanism = tacit.calibrate(budget, clip=clip, weights=self.method.suggests.weights, **recipe)

@@ -43,19 +43,24 @@ def methods(columns: int, count: int) -> dict[str, Any]:
     }
 
 
-def last(method: Any) -> Any:
+def last(method: tacit.MethodFor) -> tacit.MethodFor:
     """Give a method that draws from its last iterate, as d3p does."""
 
-    def build(placeholder: Any) -> tacit.Method:
-        built = method(placeholder)
+    def build(plan: tacit.Plan) -> tacit.Method:
+        built = method(plan)
         return built._replace(draw=lambda state, key: built.draw(state._replace(average=state.params), key))
 
-    return build
+    return tacit.MethodFor(build)
 
 
-def clipped(method: Any, clip: float, **more: Any) -> Any:
+def clipped(method: tacit.MethodFor, clip: float, **more: Any) -> tacit.MethodFor:
     """Give a method with another default clip."""
-    return lambda placeholder: method(placeholder)._replace(clip=clip, **more)
+
+    def build(plan: tacit.Plan) -> tacit.Method:
+        built = method(plan)
+        return built._replace(suggests=built.suggests._replace(clip=clip, **more))
+
+    return tacit.MethodFor(build)
 
 
 def main() -> None:

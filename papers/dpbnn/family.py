@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -73,9 +72,9 @@ FIFTH = [
 ]
 
 
-def at_last(method: Any) -> Callable[[Any], tacit.Method]:
+def at_last(method: tacit.MethodFor) -> tacit.MethodFor:
     """Let a method draw its last place in place of an average."""
-    return lambda placeholder: method(placeholder)._replace(draw=lambda state, key: state.weights)
+    return tacit.MethodFor(lambda plan: method(plan)._replace(draw=lambda state, key: state.weights))
 
 
 def walked(member: Member, given: mnist.Images, passes: int) -> dict[str, Any]:

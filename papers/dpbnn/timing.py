@@ -56,7 +56,7 @@ def made_up() -> dict[str, Any]:
 
 def private(method: Any, data: tacit.PrivateData, number: int) -> Timer:
     """Time the wall's step."""
-    built = method(data.placeholder)
+    built = method(tacit.Plan(data.placeholder, RECORDS))
     mechanism = tacit.Mechanism(rate=SUBSET / RECORDS, clip=CLIP, noise_multiplier=SIGMA, steps=10**6)
     door = Door(
         *(built, data, mechanism),

@@ -82,15 +82,8 @@ def private(method: Any, given: Any, epsilon: float, seed: int, **recipe: Any) -
     budget = tacit.Budget(epsilon, DELTA)
     if epsilon < 20:
         return study.fit(method, given, budget, seed, **recipe)
-    built = method({"x": jnp.zeros(COLUMNS)})
-    recipe = {
-        "rate": built.suggests.rate,
-        "steps": built.suggests.steps,
-        "clip": built.suggests.clip,
-        "weights": built.suggests.weights,
-        **recipe,
-    }
-    mechanism = tacit.calibrate(budget, **recipe)
+    built = method(tacit.Plan({"x": jnp.zeros(COLUMNS)}, len(given["x"])))
+    mechanism = tacit.calibrate(budget, **{**built.suggests._asdict(), **recipe})
     x, key, count = jnp.asarray(given["x"]), jax.random.key(seed), len(given["x"])
     weights = Natural(*(mechanism.weights or ()))
     std = Natural(*(jnp.float32(mechanism.noise_std / weight) for weight in weights))

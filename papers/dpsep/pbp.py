@@ -181,7 +181,7 @@ def passes(
 ) -> Iterator[dict[str, Any]]:
     """Give the network after every pass over public records, shuffled or in their order; no noise."""
     x, y, count = jnp.asarray(split.x), jnp.asarray(split.y), len(split.y)
-    built = method({"x": x[0], "y": y[0]})
+    built = method(tacit.Plan({"x": x[0], "y": y[0]}, count))
 
     def contribution(state: Any, record: Any) -> Any:
         given = built.contribute(state, record, key)
@@ -370,7 +370,7 @@ def speed(quick: bool) -> dict[str, float]:
     clocks = [clock() for _ in passes(method, split, 256, 12, None, jax.random.key(0), shuffled=False)]
     # The first pass, with compilation, is not among the differences.
     ours = np.median(np.diff(clocks, axis=0), axis=0)
-    built = method({"x": jnp.asarray(split.x[0]), "y": jnp.asarray(split.y[0])})
+    built = method(tacit.Plan({"x": jnp.asarray(split.x[0]), "y": jnp.asarray(split.y[0])}, len(split.y)))
     state = built.init(jax.random.key(0))
     mean, variance = ([np.asarray(leaf) for leaf in part] for part in state.cavity)
     mean[1] = np.float32(np.random.default_rng(0).normal(size=mean[1].shape))

@@ -37,8 +37,9 @@ def records(likelihood: str, count: int, seed: int = 0) -> dict[str, np.ndarray]
     return {"x": x.astype(np.float32), "y": y.astype(np.float32)}
 
 
-def built(likelihood: str, count: int = 1000, **options: Any) -> Method:
-    return natural(likelihood, **options)(Plan({"x": np.zeros(COLUMNS, np.float32), "y": np.float32(0)}, count))
+def built(likelihood: str, count: int = 1000, steps: int | None = None, **options: Any) -> Method:
+    placeholder = {"x": np.zeros(COLUMNS, np.float32), "y": np.float32(0)}
+    return natural(likelihood, **options)(Plan(placeholder, count, steps=steps))
 
 
 def cut_poisson(mean: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -169,7 +170,7 @@ def test_several_groups_and_their_effects_sum_up() -> None:
     assert stats.kstest(error, "norm").pvalue > 1e-6
     log_densities = jax.vmap(lambda record: method.model.log_likelihood(draw, record))(made)
     np.testing.assert_allclose(log_densities, stats.norm.logpdf(error) - np.log(draw["noise"]), rtol=1e-3, atol=1e-3)
-    posterior = tacit.fit_public(lambda placeholder: method, made, steps=module.STEPS, rate=1.0, key=KEY)
+    posterior = tacit.fit_public(method, made, steps=module.STEPS, rate=1.0, key=KEY)
     for name in ("w", "clinic", "year"):
         z = (posterior.draws[name].mean(0) - draw[name]) / posterior.draws[name].std(0)
         assert np.abs(z).max() < 5, name  # 11 numbers: a false alarm in 10**5

@@ -357,9 +357,8 @@ def test_theorem_4_1_bounds_what_it_can() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"size": 0}, "public number of records"),
-        ({"size": 10, "prior": 0.0}, "prior is 0"),
-        ({"size": 10, "bound": -1.0}, "bound is -1"),
+        ({"prior": 0.0}, "prior is 0"),
+        ({"bound": -1.0}, "bound is -1"),
     ],
 )
 def test_wrong_choices_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -368,6 +367,8 @@ def test_wrong_choices_are_refused(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_wrong_records_and_sites_are_refused() -> None:
+    with pytest.raises(ValueError, match="public number of records"):
+        sep(sites.probit())(Plan({"x": jnp.zeros(3), "y": jnp.int32(0)}, 0))
     with pytest.raises(ValueError, match="with a vector x"):
         sep(sites.probit())(Plan({"x": jnp.zeros(()), "y": jnp.int32(0)}, 10))
     with pytest.raises(ValueError, match="add up to 1"):
