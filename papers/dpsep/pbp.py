@@ -243,7 +243,7 @@ def random_features(split: Split, epsilon: float, seed: int) -> tuple[float, flo
     # Centred on their mean under inputs N(0, I), which is public, features are shorter and less alike.
     public = np.asarray(jax.vmap(features)(jax.random.normal(jax.random.key(seed + 1), (2000, split.x.shape[1]))))
     centre = np.append(public.mean(0)[:-1], 0)
-    method = tacit.sep(sites.gaussian(GUESS), prior=0.02, bound=1.3)
+    method = tacit.sep(sites.gaussian(GUESS), prior_std=0.02**-0.5, bound=1.3)
     fit = study.fit(method, {"x": given - centre, "y": split.y}, tacit.Budget(epsilon, DELTA), seed, rate=1.0, steps=3)
     f = (np.asarray(jax.vmap(features)(split.test_x)) - centre) @ fit.draws["w"].T
     return judge(split, f.mean(1), f.var(1) + GUESS)
@@ -301,7 +301,7 @@ def ep(split: Split, units: int, noise: float, decay: float, sweeps: int, key: A
 
     site = sites.Site(log_z, "weights", centre=centre)
     records = {"x": split.x, "y": split.y}
-    fit = tacit.ep(site, records, prior=decay, key=key, sweeps=sweeps, damping=DAMPING)
+    fit = tacit.ep(site, records, prior_std=decay**-0.5, key=key, sweeps=sweeps, damping=DAMPING)
     return by_draws(split, fit.draws, noise)
 
 

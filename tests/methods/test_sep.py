@@ -49,7 +49,7 @@ def test_a_gaussian_likelihood_gives_the_exact_posterior(alpha: float) -> None:
     y = (f + 0.7 * np.random.default_rng(4).normal(size=len(f))).astype(np.float32)
     mean, covariance = exact_linear(x, y, 0.49, 2.0)
     site = sites.gaussian(0.49, alpha)
-    method = sep(site, prior=2.0, pace=ones)(Plan({"x": jnp.zeros(5), "y": jnp.zeros(())}, 500))
+    method = sep(site, prior_std=2**-0.5, pace=ones)(Plan({"x": jnp.zeros(5), "y": jnp.zeros(())}, 500))
     state = method.init(KEY)
     for _ in range(2):  # the sites are the same at every cavity: the first step is the last
         state = method.update(state, release_of(method, state, {"x": x, "y": y}), KEY)
@@ -57,7 +57,7 @@ def test_a_gaussian_likelihood_gives_the_exact_posterior(alpha: float) -> None:
         np.testing.assert_allclose(found.mean[0], mean, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(found.variance[0], covariance, rtol=2e-3, atol=1e-6)
     for averaged in (False, True):
-        posterior = tacit.ep(site, {"x": x, "y": y}, prior=2.0, key=KEY, sweeps=20, averaged=averaged)
+        posterior = tacit.ep(site, {"x": x, "y": y}, prior_std=2**-0.5, key=KEY, sweeps=20, averaged=averaged)
         # 1000 draws: five standard errors of a mean, of a variance (false alarm about 1e-5 for all ten).
         off = np.abs(posterior.draws["w"].mean(0) - mean) / np.sqrt(np.diag(covariance) / 1000)
         assert off.max() < 5
@@ -236,8 +236,8 @@ def test_clusters_are_found() -> None:
     x = (centres[label] + 0.5 * generator.normal(size=(600, 2))).astype(np.float32)
     site = sites.mixture(3, 0.25)
     for posterior in (
-        fit_public(sep(site, prior=0.1), {"x": x}, steps=60, key=jax.random.key(0)),
-        tacit.ep(site, {"x": x}, prior=0.1, key=jax.random.key(0), damping=0.3, sweeps=15),
+        fit_public(sep(site, prior_std=10**0.5), {"x": x}, steps=60, key=jax.random.key(0)),
+        tacit.ep(site, {"x": x}, prior_std=10**0.5, key=jax.random.key(0), damping=0.3, sweeps=15),
     ):
         found = posterior.draws["w"].mean(0)
         nearest = np.argmin(np.linalg.norm(centres[:, None] - found, axis=-1), 1)
@@ -357,6 +357,7 @@ def test_theorem_4_1_bounds_what_it_can() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"prior_std": 0.0}, "prior_std is 0"),
         ({"prior": 0.0}, "prior is 0"),
         ({"bound": -1.0}, "bound is -1"),
     ],
@@ -364,6 +365,15 @@ def test_theorem_4_1_bounds_what_it_can() -> None:
 def test_wrong_choices_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sep(sites.probit(), **wrong)
+
+
+def test_a_precision_is_taken_for_one_more_release() -> None:
+    plan = Plan({"x": jnp.zeros(3), "y": jnp.int32(0)}, 10)
+    with pytest.warns(DeprecationWarning, match=r"Write prior_std=0\.5"):
+        old = sep(sites.probit(), prior=4.0)(plan)
+    new = sep(sites.probit(), prior_std=0.5)(plan)
+    for method in (old, new):
+        np.testing.assert_array_equal(method.init(KEY).prior.precision[0], 4 * np.eye(3))
 
 
 def test_wrong_records_and_sites_are_refused() -> None:

@@ -312,6 +312,33 @@ def moved(size: int | None = None, steps: int | None = None) -> None:
         )
 
 
+def deviation(prior_std: float, name: str, older: float | None, power: float) -> float:
+    """Return a prior's standard deviation, which an argument of the release before may give by another measure.
+
+    Privacy: public.
+
+    Parameters
+    ----------
+    prior_std
+        The standard deviation, as it is given now.
+    name, older
+        The older argument, and its value if it was given.
+    power
+        The standard deviation is the older value to this power.
+    """
+    if older is None:
+        check_positive(prior_std=prior_std)
+        return prior_std
+    check_positive(**{name: older})
+    warnings.warn(
+        f"{name}={older:g} is deprecated: priors are given by their standard deviations. "
+        f"Write prior_std={older**power:g}.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return float(older**power)
+
+
 def _check_size(size: int) -> None:
     """Refuse a number of records that cannot be."""
     if size < 1:

@@ -32,7 +32,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, plus, retracted
-from tacit.methods.running import Pace, Running, blend, block_weights, check_positive, moved, records_of, slowing, start
+from tacit.methods.running import (
+    Pace,
+    Running,
+    blend,
+    block_weights,
+    check_positive,
+    deviation,
+    moved,
+    records_of,
+    slowing,
+    start,
+)
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
@@ -52,11 +63,12 @@ class SEPState(NamedTuple):
 def sep(
     site: Site,
     *,
-    prior: float = 1.0,
+    prior_std: float = 1.0,
     bound: float = 1.0,
     pace: Pace | None = None,
     reading: Literal["consistent", "paper"] = "consistent",
     repair: Literal["floor", "retraction"] = "floor",
+    prior: float | None = None,
     size: int | None = None,
 ) -> MethodFor:
     """Fit a Gaussian posterior by private stochastic expectation propagation.
@@ -70,8 +82,8 @@ def sep(
     site
         The likelihood: one of ``tacit.sites``, or one of your own, ``tacit.sites.Site(log_z)``. A record is
         ``{"x": columns, "y": ...}``; a column of ones gives the intercept.
-    prior
-        Precision of the independent normal prior of the weights.
+    prior_std
+        Standard deviation of the independent normal prior of the weights.
     bound
         Norm of ``x`` that few records exceed, public. It shares the noise between the two parts of a site.
     pace
@@ -82,8 +94,8 @@ def sep(
     repair
         What makes a noisy precision positive. "floor": directions lost in the noise fall back to the prior, and the
         posterior's width counts the noise. "retraction": a step is bent so that a precision falls by half at most.
-    size
-        Deprecated: the plan has it.
+    prior, size
+        Deprecated: the prior's precision, which follows from ``prior_std``, and what the plan has.
 
     Returns
     -------
@@ -91,7 +103,8 @@ def sep(
         To be handed to ``tacit.fit``. Draws have ``w``: a vector, for several predictors or components a line each; for
         sites of all weights, what those are called.
     """
-    _check_choices(prior, bound, reading, repair)
+    _check_choices(bound, reading, repair)
+    precision = deviation(prior_std, "prior", prior, -0.5) ** -2
     moved(size)
     share = pace or site.pace or slowing()
 
@@ -103,8 +116,8 @@ def sep(
 
         def init(key: Key) -> SEPState:
             centre = site.start(placeholder, key)
-            precision = jax.tree.map(lambda leaf: _spread(prior, leaf, site.matrices), centre)
-            at = Natural(jax.tree.map(lambda leaf: prior * leaf, centre), precision)
+            spread = jax.tree.map(lambda leaf: _spread(precision, leaf, site.matrices), centre)
+            at = Natural(jax.tree.map(lambda leaf: precision * leaf, centre), spread)
             nothing = jax.tree.map(jnp.zeros_like, at)
             return SEPState(at, start(nothing), nothing, moments(at, site.matrices))
 
@@ -191,8 +204,8 @@ def _check_record(site: Site, placeholder: Any) -> None:
         )
 
 
-def _check_choices(prior: float, bound: float, reading: str, repair: str) -> None:
-    check_positive(prior=prior, bound=bound)
+def _check_choices(bound: float, reading: str, repair: str) -> None:
+    check_positive(bound=bound)
     if reading not in ("consistent", "paper"):
         raise ValueError(f'reading is {reading!r}. Write "consistent", or "paper" for equation 4 as printed.')
     if repair not in ("floor", "retraction"):
