@@ -296,6 +296,20 @@ MUTANTS = [
         (f"{FIT}::test_no_number_is_said_twice",),
     ),
     Mutant(
+        "a method that was built for another number of records is run",
+        "plan.py",
+        "    if built.for_size is not None and not plan.agrees(built.for_size):\n",
+        "    if False:\n",
+        (f"{FIT}::test_no_number_is_said_twice",),
+    ),
+    Mutant(
+        "a method's own size goes before that of the records",
+        "methods/running.py",
+        "    if given is not None and plan.agrees(given):\n",
+        "    if given is not None:\n",
+        (f"{FIT}::test_no_number_is_said_twice",),
+    ),
+    Mutant(
         "contributions that must be whole are shortened by the user's clip",
         "plan.py",
         "    if built.whole:\n",
