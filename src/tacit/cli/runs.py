@@ -365,22 +365,18 @@ def _model(folder: Path | None, asked: dict[str, Any], schema: Any) -> Any:
         found = found(schema)
     if isinstance(found, tacit.Method | tacit.MethodFor):
         return found
-    parameters = inspect.signature(found).parameters.values()
-    takes = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
-    # A NumPyro model is a function of the columns; a method is a function of one placeholder record.
-    if set(takes) & set(schema.columns) or len(takes) < len(parameters):
-        unknown = [
-            one.name
-            for one in parameters
-            if one.name not in schema.columns and one.default is one.empty and one.kind is not one.VAR_KEYWORD
-        ]
-        if unknown:
-            raise ValueError(
-                f"The model {name!r} takes {unknown}, which the schema does not declare. A model is a function of the "
-                f"schema's columns: {list(schema.columns)}."
-            )
-        return tacit.vi(found)
-    return found
+    unknown = [
+        one.name
+        for one in inspect.signature(found).parameters.values()
+        if one.name not in schema.columns and one.default is one.empty and one.kind is not one.VAR_KEYWORD
+    ]
+    if unknown:
+        raise ValueError(
+            f"The model {name!r} takes {unknown}, which the schema does not declare. A model is a function of the "
+            f"schema's columns: {list(schema.columns)}. A function that builds a method is given as "
+            "tacit.MethodFor(build)."
+        )
+    return tacit.vi(found)
 
 
 def _loaded(file: Path, neighbours: Path, name: str) -> Any:
