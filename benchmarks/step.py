@@ -53,6 +53,21 @@ def private(data: tacit.PrivateData, count: int) -> Callable[[], object]:
     return lambda: door.advance(jnp.zeros(COLUMNS), 0, STEPS)
 
 
+def whole(data: tacit.PrivateData, count: int, steps: int, simulation: bool) -> Callable[[], object]:
+    """Give a whole run, with the fingerprints that tie its noise to the program; a simulation takes none."""
+    mechanism = tacit.Mechanism(rate=SUBSET / count, clip=5.0, noise_multiplier=1.3, steps=steps)
+    facts: dict[str, Any] = {"ledgers": (), "run": "bench", "kind": "fit", "title": "bench", "simulation": simulation}
+    door = wall.Door(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
+
+    def run() -> State:
+        state: State = jnp.zeros(COLUMNS)
+        for first in range(0, steps, door.segment):
+            state = door.advance(state, first, min(first + door.segment, steps))
+        return state
+
+    return run
+
+
 def chunk(data: tacit.PrivateData) -> int:
     """Give the number of records that the wall takes at once."""
     mechanism = tacit.Mechanism(SUBSET / 60000, 5.0, 1.3, STEPS)
@@ -154,6 +169,14 @@ def main() -> None:
     print(f"{COLUMNS} parameters, subsets of {SUBSET} of 60000 records\n\n| step | µs | ratio |\n|---|---|---|")
     for name, value in timed.items():
         print(f"| {name} | {value:.0f} | {timed['private'] / value:.2f} |")
+
+    print("\n| steps of a run | ms | ms without fingerprints | fingerprints |\n|---|---|---|---|")
+    lengths = (200, 1000, 5000, 25000)
+    runs = {f"{n} {fixed}": whole(data, 60000, n, fixed) for n in lengths for fixed in (False, True)}
+    timed = medians(runs, options.rounds)
+    for n in lengths:
+        real, fixed = (timed[f"{n} {kind}"] * STEPS / 1000 for kind in (False, True))  # medians are of STEPS steps
+        print(f"| {n} | {real:.1f} | {fixed:.1f} | {real / fixed - 1:+.1%} |")
 
     print("\n| records | µs a private step | against 10^4 | µs non-private | against 10^4 |\n|---|---|---|---|---|")
     counts = [n for n in (10**4, 10**5, 10**6, 10**7) if n <= options.largest]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -66,7 +68,9 @@ LONG = (
     "tests/test_faults.py::test_no_look_is_lost_or_free[run.json",
     "tests/test_faults.py::test_no_look_is_lost_or_free[secret cut",
     "tests/test_faults.py::test_no_look_is_lost_or_free[secret:",
+    "tests/test_faults.py::test_replays_and_faults_where_constants_are_arguments",
     "tests/test_fit.py::test_a_method_brings_block_weights_and_the_user_has_the_last_word",
+    "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[array",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[data",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[program",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[secret",
@@ -161,6 +165,17 @@ def _compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     real = {"wall", "privacy"} & set(request.path.parts[len(Path(__file__).parts) - 1 :])
     with nullcontext() if real else _quickly():
         yield
+
+
+def with_constants_as_arguments(*tests: str) -> subprocess.CompletedProcess[str]:
+    """Run tests where JAX hands arrays that a program holds over as arguments, which is announced as its default.
+
+    In a process of its own: set later, ``jax_use_simplified_jaxpr_constants`` still leaves arrays in the text.
+    """
+    environment = {**os.environ, "JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
+    root = Path(__file__).parents[1]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

@@ -31,9 +31,140 @@ class Mutant(NamedTuple):
 
 
 NEIGHBOURS, EVERY, FIT = "tests/privacy/test_neighbours.py", "tests/test_every_method.py", "tests/test_fit.py"
-LEDGER, FAULTS = "tests/test_ledger.py", "tests/test_faults.py"
+LEDGER, ANCHORS, FAULTS = "tests/test_ledger.py", "tests/test_anchors.py", "tests/test_faults.py"
 CERTIFICATE = "tests/test_certificate.py"
 WALL = "wall/__init__.py"
+BORDER, ACCOUNTING = "tests/privacy/test_border.py", "tests/test_accounting.py"
+
+LEFT_OUT = (
+    (
+        "the public key",
+        "    digest.update(np.asarray(jax.random.key_data(key)).tobytes())\n",
+        "",
+        "test_each_of_the_facts_of_a_run_is_in_the_tag",
+    ),
+    (
+        "the program",
+        "    surroundings = [program, versions()",
+        "    surroundings = [versions()",
+        "test_each_of_the_facts_of_a_run_is_in_the_tag",
+    ),
+    (
+        "the versions",
+        "    surroundings = [program, versions(), machine",
+        "    surroundings = [program, machine",
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the machine",
+        "    surroundings = [program, versions(), machine, origin]\n",
+        "    surroundings = [program, versions(), origin]\n",
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the system",
+        "    machine = [platform.platform(), ",
+        "    machine = [",
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the cores",
+        "system.cores(), _processor(), _conf",
+        "_processor(), _conf",
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the processor",
+        "_processor(), _configuration()]",
+        "_configuration()]",
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the variables of XLA and threads",
+        '    return sorted((held | {name: os.environ.get(name, "") for name in variables}).items())\n',
+        "    return sorted(held.items())\n",
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the flags of XLA",
+        '    variables = ("XLA_FLAGS", ',
+        "    variables = (",
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the number of OpenMP threads",
+        '"OMP_NUM_THREADS", "TF_XLA_FLAGS")\n',
+        '"TF_XLA_FLAGS")\n',
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the version of jaxlib",
+        '    packages = ("tacit", "jax", "jaxlib", ',
+        '    packages = ("tacit", "jax", ',
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the kind of device",
+        ', "device": jax.devices()[0].device_kind}',
+        "}",
+        "test_each_of_the_surroundings_is_in_the_tag",
+    ),
+    (
+        "the shapes and types of records",
+        "        digest.update(repr((leaf.shape, str(leaf.dtype))).encode())\n",
+        "",
+        "test_records_are_in_the_tag_with_their_shapes_and_types",
+    ),
+    (
+        "the origin, in shards",
+        "np.asarray(jax.random.key_data(key)).tolist(), origin])\n",
+        "np.asarray(jax.random.key_data(key)).tolist()])\n",
+        "test_each_of_the_facts_of_a_run_is_in_the_tag",
+    ),
+    (
+        "the public key, in shards",
+        "np.asarray(jax.random.key_data(key)).tolist(), origin])\n",
+        "origin])\n",
+        "test_each_of_the_facts_of_a_run_is_in_the_tag",
+    ),
+    (
+        "the options of the compiler",
+        "        parts = (step.options, random",
+        "        parts = (random",
+        "test_each_part_of_a_step_is_in_the_tag",
+    ),
+    (
+        "the parts in which words are made",
+        "random.WORDS_AT_ONCE, alias.GROUP,",
+        "alias.GROUP,",
+        "test_each_part_of_a_step_is_in_the_tag",
+    ),
+    (
+        "the number of segments",
+        "(SEGMENTS, LONG_SEGMENT, step",
+        "(LONG_SEGMENT, step",
+        "test_each_part_of_a_step_is_in_the_tag",
+    ),
+    (
+        "the chunks that a step is expected to have",
+        "LONG_SEGMENT, step.expected_chunks)",
+        "LONG_SEGMENT)",
+        "test_the_declared_size_is_in_the_tag_where_it_decides_when_fingerprints_are_taken",
+    ),
+    (
+        "when fingerprints are taken",
+        "SEGMENTS, LONG_SEGMENT, step",
+        "SEGMENTS, step",
+        "test_each_part_of_a_step_is_in_the_tag",
+    ),
+    (
+        "the program of the start",
+        "        self._text = text + started + repr(parts)\n",
+        "        self._text = text + repr(parts)\n",
+        "test_the_program_of_the_start_is_in_the_tag",
+    ),
+)
+"""What the tag may leave out: each is a mutant of its own."""
 
 MUTANTS = [
     Mutant(
@@ -253,9 +384,76 @@ MUTANTS = [
     Mutant(
         "a replay is free by a line that was synced to a replaced file",
         "ledger.py",
-        "                self._sync(file)\n                self._still_in_place(file)\n                return False\n",
-        "                self._sync(file)\n                return False\n",
+        "                self._sync(file)\n                self._still_in_place(file)\n",
+        "                self._sync(file)\n",
         (f"{LEDGER}::test_a_file_replaced_while_a_line_is_synced_means_no_look",),
+    ),
+    Mutant(
+        "the ledger is not compared with its anchor",
+        "ledger.py",
+        "        if said := anchors.problem(self._path, self._lines, self._run_anchor):\n",
+        '        if said := "":\n',
+        (f"{ANCHORS}::test_a_cap_is_not_won_back_by_an_older_copy",),
+    ),
+    Mutant(
+        "a ledger is compared with its anchor when it is opened, and not when a look is charged",
+        "ledger.py",
+        "            self._compare()\n            self._belongs(look.mechanism.adjacency, look.unit)\n",
+        "            self._belongs(look.mechanism.adjacency, look.unit)\n",
+        (f"{ANCHORS}::test_a_ledger_that_was_opened_before_its_file_went_back_charges_nothing",),
+    ),
+    Mutant(
+        "the anchor is written after the look",
+        "ledger.py",
+        '            self._append(file, header + [{"look": part.to_dict()} for part in new])\n'
+        "            self._move_anchors()\n",
+        "            self._move_anchors()  # of the looks before\n"
+        '            self._append(file, header + [{"look": part.to_dict()} for part in new])\n',
+        (f"{ANCHORS}::test_the_anchor_is_written_after_the_line_and_before_records_are_read",),
+    ),
+    Mutant(
+        "a replay reads records before the anchor knows its line",
+        "ledger.py",
+        "                self._move_anchors()\n                return False\n",
+        "                return False\n",
+        (f"{ANCHORS}::test_a_ledger_ahead_of_its_anchor_goes_on",),
+    ),
+    Mutant(
+        "a ledger that is gone is created anew although an anchor names it",
+        "ledger.py",
+        "                    if not self._path.exists():\n                        raise\n"
+        "                    return os.open(self._path, flags)  # another",
+        "                    return os.open(self._path, flags | os.O_CREAT, 0o644) if write else None  # another",
+        (f"{ANCHORS}::test_a_deleted_ledger_is_not_begun_anew",),
+    ),
+    Mutant(
+        "the anchor in a run's folder is not compared",
+        "anchors.py",
+        "    if run_anchor is not None and of_run is not None and",
+        "    if run_anchor is not None and of_run is None and",
+        (f"{ANCHORS}::test_a_run_folder_is_an_anchor_without_a_state_folder",),
+    ),
+    Mutant(
+        "two copies of a ledger move one anchor, each from where it was",
+        "ledger.py",
+        "            # A copy at another path, under another lock, may have been charged in the meantime.\n"
+        "            self._compare()\n",
+        "",
+        (f"{ANCHORS}::test_two_copies_cannot_be_charged_at_once",),
+    ),
+    Mutant(
+        "a longer ledger is taken for the one that its anchor knows",
+        "anchors.py",
+        "        if lines[self.lines - 1].hash != self.head:\n",
+        "        if False:\n",
+        (f"{ANCHORS}::test_an_older_copy_that_went_on_elsewhere_is_refused",),
+    ),
+    Mutant(
+        "the cap of a ledger that is gone is lost with it",
+        "ledger.py",
+        '                book._cap = Budget.from_dict(before["cap"]) if "cap" in before else None\n',
+        "",
+        (f"{ANCHORS}::test_a_ledger_that_is_gone_goes_on_under_its_cap",),
     ),
     Mutant(
         "a replay is free whatever the records are",
@@ -587,20 +785,20 @@ MUTANTS = [
         "wall/trace.py",
         "        digest.update(repr((held.shape, held.dtype.str)).encode() + np.ascontiguousarray(held).tobytes())\n",
         "        pass\n",
-        ("tests/privacy/test_border.py::test_two_programs_never_share_a_tag[constants as arguments]",),
+        ("tests/privacy/test_border.py::test_the_same_where_constants_are_arguments",),
     ),
     Mutant(
         "noise does not depend on what the program does",
         "wall/__init__.py",
-        '        tag = f"{self.tag} {segment} {fingerprint.hex()}"\n',
+        '        tag = f"{self.tag} {segment} {chain.hex()}"\n',
         '        tag = f"{self.tag} {segment}"\n',
         ("tests/privacy/test_border.py::test_noise_does_not_cancel_even_if_the_tag_is_wrong",),
     ),
     Mutant(
         "the fingerprint is that of the first state",
         "wall/__init__.py",
-        "        if not inside:\n            now_and_then",
-        "        if not step:\n            now_and_then",
+        "        if now_and_then or not before or",
+        "        if not before or",
         ("tests/privacy/test_border.py::test_noise_does_not_cancel_where_programs_part_late",),
     ),
     Mutant(
@@ -699,8 +897,8 @@ MUTANTS = [
     Mutant(
         "a caller's question is answered by a refusal",
         "wall/__init__.py",
-        "    fixed = [need for need in method.needs if need.fixed and _is_ours(need.holds)]\n",
-        "    fixed = [need for need in method.needs if need.fixed]\n",
+        "fixed=need.fixed and _is_ours(need.holds))",
+        "fixed=need.fixed)",
         ("tests/privacy/test_border.py::test_a_need_of_the_caller_s_answers_no_question[True]",),
     ),
     Mutant(
@@ -709,6 +907,90 @@ MUTANTS = [
         "    lengths = {data.size} - {None, 0, 1}\n",
         "    lengths = {data._count} - {None, 0, 1}\n",
         ("tests/privacy/test_border.py::test_the_number_of_records_shows_in_no_refusal",),
+    ),
+    Mutant(
+        "records are converted into a file that somebody planted",
+        "wall/disk.py",
+        '    with os.fdopen(system.create(partial, 0o600), "wb") as out:\n',
+        '    with open(partial, "wb") as out:\n',
+        (f"{BORDER}::test_records_are_written_to_no_file_that_somebody_planted",),
+    ),
+    Mutant(
+        "a caller's question passes as tacit's own behind the sum over a unit",
+        WALL,
+        "        method = with_own_checks(method)\n"
+        "        # Here alone methods meet data: what is written for one record is summed over those of a unit.\n"
+        "        method = together(method) if isinstance(data._stand_in, Unit) else method\n",
+        "        method = together(method) if isinstance(data._stand_in, Unit) else method\n"
+        "        method = with_own_checks(method)\n",
+        (f"{BORDER}::test_a_need_of_the_caller_s_answers_no_question_of_units",),
+    ),
+    Mutant(
+        "a caller's question passes as tacit's own behind a function of tacit's",
+        WALL,
+        "        if not all(_is_ours(part) for part in given if callable(part)):\n",
+        "        if not given:\n",
+        (f"{BORDER}::test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s",),
+    ),
+    Mutant(
+        "what the program did is forgotten where it is not asked again",
+        WALL,
+        "        chain, now_and_then = before,",
+        '        chain, now_and_then = b"",',
+        (f"{BORDER}::test_noise_does_not_cancel_even_if_the_tag_is_wrong",),
+    ),
+    Mutant(
+        "what the program did before does not count",
+        WALL,
+        "hashlib.sha256(before + (shards.agreed_bytes(found)",
+        "hashlib.sha256((shards.agreed_bytes(found)",
+        (f"{BORDER}::test_noise_does_not_cancel_where_programs_agree_again",),
+    ),
+    Mutant(
+        "long segments ask for no fingerprint",
+        WALL,
+        "        if now_and_then or not before or self.segment * self._step.expected_chunks >= LONG_SEGMENT:\n",
+        "        if now_and_then or not before:\n",
+        (f"{BORDER}::test_short_segments_ask_for_few_fingerprints",),
+    ),
+    Mutant(
+        "steps are taken in any order under the noise of another past",
+        WALL,
+        "        elif not inside and (self._segment is None or segment == self._segment + 1):\n",
+        "        elif not inside:\n",
+        (f"{BORDER}::test_steps_are_taken_in_order_under_their_noise",),
+    ),
+    Mutant(
+        "a resumed run begins its fingerprints anew, uncharged",
+        WALL,
+        "        self.chain = chain\n",
+        "        pass\n",
+        (f"{FIT}::test_an_interrupted_run_replays_for_free[7]",),
+    ),
+    Mutant(
+        "a checkpoint's fingerprints are not sealed",
+        "fit.py",
+        "    return repr((done, chain)).encode()",
+        "    return repr(done).encode()",
+        (f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[chain-7]",),
+    ),
+    *(
+        Mutant(f"the tag leaves out {what}", WALL, old, new, (f"{BORDER}::{test}",))
+        for what, old, new, test in LEFT_OUT
+    ),
+    Mutant(
+        "only the removal of a record is accounted for",
+        "accounting.py",
+        '"add-remove": ("remove", "add"),',
+        '"add-remove": ("remove",),',
+        (f"{ACCOUNTING}::test_the_attacker_may_ask_for_a_record_that_is_there_or_one_that_is_missing",),
+    ),
+    Mutant(
+        "mass at infinity counted for one step, not for all",
+        "accounting.py",
+        "        certain = _TAIL - math.expm1(steps * math.log1p(-certain))\n",
+        "        certain = _TAIL - math.expm1(math.log1p(-certain))\n",
+        (f"{ACCOUNTING}::test_what_is_certain_in_one_step_adds_up_over_steps",),
     ),
 ]
 

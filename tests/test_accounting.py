@@ -10,6 +10,7 @@ import time
 import mpmath
 import numpy as np
 import pytest
+from scipy import special
 
 from tacit import accounting
 
@@ -241,6 +242,31 @@ def test_a_loss_distribution_is_read_as_dp_accounting_reads_it(rate, noise, step
     assert found.deltas(epsilons) == pytest.approx(judge.get_delta_for_epsilon(epsilons), rel=1e-9, abs=1e-13)
     assert found.deltas(epsilons) == pytest.approx([found.delta(x) for x in epsilons.tolist()], rel=1e-9, abs=1e-13)
     assert found.epsilon(found.certain / 2) == np.inf
+
+
+def test_what_is_certain_in_one_step_adds_up_over_steps():
+    """Mass at infinity: after n steps there is 1 - (1 - c)^n of it."""
+    loss = accounting._Loss(0.1, -1, np.array([0.3, 0.4, 0.29]), 0.01)
+    for steps in (1, 2, 7, 300):
+        assert loss.composed(steps).certain == pytest.approx(1 - 0.99**steps, rel=1e-12)
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.3, 1.0), (0.05, 0.7), (0.6, 2.0)])
+def test_the_attacker_may_ask_for_a_record_that_is_there_or_one_that_is_missing(rate, noise):
+    """Neither direction of a step has more true positives at all false-positive rates, so both are composed."""
+
+    def sampled(y):
+        return (1 - rate) * special.ndtr(y / noise) + rate * special.ndtr((y - 1) / noise)
+
+    # Exact points of both trade-offs. The likelihood ratio rises with y, so the best tests are thresholds.
+    y = np.linspace(-4 * noise, 4 * noise + 1, 401)
+    added = 1 - special.ndtr(y / noise), 1 - sampled(y)  # is the record there? false alarms, and true ones
+    removed = sampled(y), special.ndtr(y / noise)  # is it missing?
+    for fprs, tprs in (added, removed):
+        found = accounting.true_positive_rate(fprs, rate, noise, 1)
+        assert np.all(found >= tprs * (1 - 1e-9))
+    alone = np.interp(removed[0], added[0][::-1], added[1][::-1])
+    assert np.max(removed[1] - alone) > 1e-3, "the second question is the harder one somewhere"
 
 
 def test_accounting_does_without_slow_imports():

@@ -102,6 +102,23 @@ def test_it_says_what_the_ledger_says(real: Certificate, book: Ledger) -> None:
     real.verify(book)
 
 
+def test_refusals_are_on_it_and_it_verifies() -> None:
+    book = Ledger()
+    book.note("checked, refused", "records that do not suit natural")
+    for one in (look(0, 50), look(50, 100)):
+        book.charge(one)
+    certificate = issue(book)
+    certificate.verify(book)
+    assert any("checked and refused 1 times" in note for note in certificate.notes)
+    assert Certificate.from_json(certificate.to_json()) == certificate
+    with pytest.raises(CertificateError, match="explain"):
+        reseal(certificate, refusals=()).verify()
+    (line,) = certificate.refusals
+    other = line.seal(line.seq, line.time, {"note": {"kind": "checked, refused", "text": "nothing"}}, line.prev)
+    with pytest.raises(CertificateError, match="refusals on the certificate are not those"):
+        reseal(certificate, refusals=(other,)).verify(book)
+
+
 def test_repeated_looks_count_again() -> None:
     book = charged(look(0, 100), look(40, 100, tag="tag-b"))
     twice = issue(book)
@@ -421,11 +438,13 @@ def test_a_hostile_certificate_takes_neither_time_nor_memory(
 # With the ledger
 
 
-def test_a_shortened_ledger_is_found(tmp_path: Path) -> None:
+def test_a_shortened_ledger_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.jsonl"
     book = charged(look(0, 50), look(50, 100), path=path)
     certificate = issue(book)
     lines = path.read_bytes().splitlines(keepends=True)
+    # Whoever verifies has no anchor of the ledger but the certificate.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state of another"))
     for kept in range(len(lines)):
         path.write_bytes(b"".join(lines[:kept]))
         with pytest.raises(CertificateError, match="shortened"):

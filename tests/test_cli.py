@@ -498,7 +498,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("certificate", "show", "model.py"), "not a certificate"),
     (("certificate", "verify", "changed.json"), "changed"),
     (("certificate", "verify", "forged.json"), "its recipe costs"),
-    (("certificate", "verify", "good", "--ledger", "cut.jsonl"), "shortened"),
+    (("certificate", "verify", "good", "--ledger", "cut.jsonl"), "older copy"),
     (("certificate", "verify", "good", "--ledger", "nowhere"), "no file or folder nowhere"),
     (("ledger", "show", "nowhere"), "no file or folder nowhere"),
     (("ledger", "show", "book.jsonl"), "--delta"),

@@ -32,6 +32,7 @@ import tacit
 from tacit import Ledger, system, wall
 from tacit.ledger import LedgerError
 from tacit.wall import random as secret_random
+from tests.conftest import with_constants_as_arguments
 
 fitting, book = importlib.import_module("tacit.fit"), importlib.import_module("tacit.ledger")
 
@@ -57,7 +58,7 @@ class World:
         self.executed: list[tuple[str, bytes, int, str]] = []
         secrets = (hashlib.sha256(bytes([i])).digest() for i in itertools.count())
         patch.setattr(secret_random, "fresh", lambda: secret_random.from_bytes(next(secrets)))
-        advance = wall.Door._advance
+        advance = wall.Door._advance_within
 
         def spy(door: wall.Door, state: Any, first: int, stop: int) -> Any:
             met = digest((state, door._records))
@@ -67,7 +68,7 @@ class World:
             assert stop == first + 1  # one step a segment, so the state is that of the step
             return advance(door, state, first, stop)
 
-        patch.setattr(wall.Door, "_advance", spy)
+        patch.setattr(wall.Door, "_advance_within", spy)  # where the stream is that of the steps
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -99,10 +100,11 @@ def digest(tree: Any) -> str:
 
 
 def method() -> tacit.Method:
-    """Release sums that depend on the state, and keep them all."""
+    """Release sums that depend on the state and on an array that the program holds, and keep them all."""
+    held = jnp.linspace(0.5, 1.5, 64)
     return tacit.Method(
         init=lambda key: (jnp.zeros((STEPS, 2)), jnp.int32(0)),
-        contribute=lambda state, record, key: jnp.sin(record + jnp.sum(state[0])),
+        contribute=lambda state, record, key: jnp.sin(record + jnp.sum(state[0])) * jnp.mean(held),
         update=lambda state, release, key: (state[0].at[state[1]].set(release.total), state[1] + 1),
         draw=lambda state, key: {"totals": state[0]},
     )
@@ -291,7 +293,7 @@ FAULTS = {
     "checkpoint: one bit changed": Fault(damage("checkpoint.npz", flipped), no_checkpoint),
     "checkpoint deleted": Fault(no_checkpoint),
     "checkpoint of an earlier time": Fault(older_checkpoint),
-    "whole folder of an earlier time": Fault(older_folder),
+    "whole folder of an earlier time": Fault(older_folder, backup),
     "secret deleted": Fault(gone("secret.key")),
     "secret cut short": Fault(damage("secret.key", lambda content: content[:7])),
     "secret: one bit changed": Fault(damage("secret.key", flipped)),
@@ -388,14 +390,22 @@ def test_no_look_is_lost_or_free(name: str, moment: str, tmp_path: Path, unbroke
         assert found == EXPECTED[name]
 
 
+def test_replays_and_faults_where_constants_are_arguments() -> None:
+    fit = "tests/test_fit.py::test_"
+    decisive = [f"{fit}an_interrupted_run_replays_for_free", f"{fit}anything_changed_is_charged_again_under_new_noise"]
+    decisive += [f"{fit}other_data_never_meet_the_same_noise_under_a_copied_secret"]
+    done = with_constants_as_arguments(
+        *decisive, "tests/test_faults.py::test_no_look_is_lost_or_free", "-m", "not slow"
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 REPLAYED, REFUSED = "same posterior, nothing charged again", "refused; then same posterior, nothing charged again"
 EXPECTED = {
     **dict.fromkeys(FAULTS, REPLAYED),
     **dict.fromkeys([name for name, fault in FAULTS.items() if fault.cure is not Fault().cure], REFUSED),
     **dict.fromkeys(("disk full", "disk full at a checkpoint or the posterior", "ledger read-only"), REFUSED),
     "another process in the folder": REFUSED,
-    # The line of the look whose result is lost: it is written once more.
-    "ledger: last line torn": REPLAYED,
     **dict.fromkeys(
         ("secret deleted", "secret cut short", "secret: one bit changed", "records changed", "package upgraded"),
         "1 steps charged again, new noise",

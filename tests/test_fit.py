@@ -20,7 +20,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
-from tacit.ledger import Ledger
+from tacit.ledger import Ledger, LedgerError
 from tacit.types import MethodFor, Plan, Suggestions
 from tacit.wall import random as secret_random
 
@@ -44,8 +44,12 @@ def same(one, other):
     return all(np.array_equal(one.draws[name], other.draws[name]) for name in one.draws)
 
 
-def counting_method():
-    """Contribute 1 for each record and keep every released total."""
+ONES = np.ones(64, np.float32)
+
+
+def counting_method(held=ONES):
+    """Contribute the mean of an array, 1, for each record and keep every released total."""
+    held = jnp.asarray(held)
 
     def update(state, release, key):
         totals, step = state
@@ -53,7 +57,7 @@ def counting_method():
 
     return tacit.Method(
         init=lambda key: (jnp.zeros(30), jnp.int32(0)),
-        contribute=lambda state, record, key: jnp.float32(1),
+        contribute=lambda state, record, key: jnp.mean(held),
         update=update,
         draw=lambda state, key: {"totals": state[0]},
     )
@@ -285,6 +289,7 @@ def test_run_folder_keeps_no_secret_and_gives_the_posterior_again(tmp_path):
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert left == {
         "run.json",
+        "anchor.json",
         "ledger.jsonl",
         "posterior.npz",
         "certificate.json",
@@ -335,7 +340,7 @@ def test_an_interrupted_run_replays_for_free(tmp_path, monkeypatch, after):
 
 
 @pytest.mark.parametrize("after", [0, 7])
-@pytest.mark.parametrize("change", ["data", "secret", "program", "start", "checkpoint"])
+@pytest.mark.parametrize("change", ["data", "secret", "program", "array", "start", "checkpoint", "chain"])
 def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch, after, change):
     data = tacit.PrivateData(records())
     method = counting_method()
@@ -348,16 +353,20 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
         (folder / "secret.key").unlink()
     elif change == "program":
         method = method._replace(contribute=lambda state, record, key: jnp.float32(1) + 0 * record["x"][0])
+    elif change == "array":
+        method = counting_method(np.where(np.arange(64) == 17, 1.001, 1).astype(np.float32))
     elif change == "start":
         method = method._replace(init=lambda key: (jnp.ones(30), jnp.int32(0)))
     elif after:
         with np.load(folder / "checkpoint.npz") as saved:
             arrays = dict(saved)
-        arrays["leaf0"] = arrays["leaf0"] + 1
+        name = "chain" if change == "chain" else "leaf0"
+        arrays[name] = arrays[name] + np.ones_like(arrays[name])
         np.savez(folder / "checkpoint.npz", **arrays)
     else:  # no checkpoint before the first segment ends: one that the run did not write
         leaves = {"leaf0": np.ones(30, np.float32), "leaf1": np.int32(0)}
-        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=np.zeros(0, np.uint8))
+        nothing = np.zeros(0, np.uint8)
+        np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=nothing, chain=nothing)
     kept = []
     original = tacit.wall.Door.advance
 
@@ -378,14 +387,12 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
 def test_a_checkpoint_goes_on_only_with_the_ledger_that_holds_its_steps(tmp_path, monkeypatch):
     interrupted(tmp_path, monkeypatch, 7, tacit.PrivateData(records()))
     other = Ledger(tmp_path / "other.jsonl")
+    data = tacit.PrivateData(records(), ledger=other)
+    with pytest.raises(LedgerError, match="is another one or lacks some of them"):
+        tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
+    (tmp_path / "run" / "anchor.json").unlink()
     with pytest.raises(ValueError, match="this ledger does not hold"):
-        tacit.fit(
-            counting_method(),
-            tacit.PrivateData(records(), ledger=other),
-            BUDGET,
-            run_dir=tmp_path / "run",
-            **SETTINGS,
-        )
+        tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
     assert len(other.looks) == 0
 
 
@@ -441,6 +448,7 @@ def test_a_secret_that_others_may_know_is_not_gone_on_with(tmp_path, monkeypatch
         secret.symlink_to(tmp_path / "theirs")
     elif kind == "owner":
         monkeypatch.setattr(os, "geteuid", lambda: secret.stat().st_uid + 1)
+        monkeypatch.setenv("XDG_STATE_HOME", os.devnull)  # where anchors are another's too
     else:
         secret.chmod(0o644)
     used = []

@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +56,25 @@ def total(*steps: int, delta: float = 1e-5) -> float:
 
 def steps_on(book: Ledger) -> list[tuple[int, int]]:
     return [(one.first, one.stop) for one in book.looks]
+
+
+def state(to: Path) -> tuple[Path, Path]:
+    """Keep a copy of the anchors of now."""
+    anchors, copy = system.state_folder() / "anchors", to / "anchors"
+    anchors.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(anchors, copy)
+    return anchors, copy
+
+
+def restore(kept: tuple[Path, Path]) -> None:
+    """Put the anchors back that ``state`` kept."""
+    shutil.rmtree(kept[0])
+    shutil.copytree(kept[1], kept[0])
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -394,11 +414,12 @@ def test_killed_while_writing_at_every_byte(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
     book.charge(look(0, 50))
-    before = path.read_bytes()
+    before, anchored = path.read_bytes(), state(tmp_path)
     book.charge(look(50, 60))
     whole = path.read_bytes()
     for size in range(len(before), len(whole) + 1):
         path.write_bytes(whole[:size])
+        restore(anchored)  # written after the line, so it did not know of it
         torn = Ledger(path)
         # The line without its newline is complete; counting it can only charge too much.
         kept = size >= len(whole) - 1
@@ -414,10 +435,12 @@ def test_killed_while_writing_at_every_byte(tmp_path: Path) -> None:
 
 def test_killed_while_writing_the_header_at_every_byte(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
+    anchored = state(tmp_path)
     Ledger(path, cap=Budget(1.0, 1e-5))
     whole = path.read_bytes()
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
+        restore(anchored)
         torn = Ledger(path, cap=Budget(1.0, 1e-5))
         assert torn.charge(look()) is True
         assert Ledger(path).cap == Budget(1.0, 1e-5)
@@ -651,7 +674,7 @@ def test_a_file_replaced_while_its_lock_is_waited_for_loses_no_look(
     Ledger(tmp_path / "other").charge(look(0, 30))
     with pytest.raises(LedgerError, match="shortened or replaced"):
         book.charge(look(60, 70))
-    path.unlink()
+    path = tmp_path / "third"
     Ledger(path).charge(look(0, 50))
     book = Ledger(path)
     swaps.append(Path.unlink)

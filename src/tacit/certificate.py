@@ -136,6 +136,8 @@ class Certificate:
         Whose code computed contributions: ``"tacit"`` or ``"user"``; empty where it is not known.
     losses
         The ledger's lines that say that looks were lost, and who accepted that.
+    refusals
+        The ledger's lines that say that records were checked and refused.
     digest
         The hash of all of the above.
 
@@ -164,6 +166,7 @@ class Certificate:
     engine: str
     code: str
     losses: tuple[Line, ...]
+    refusals: tuple[Line, ...]
     digest: str
     format: str = FORMAT
 
@@ -262,6 +265,7 @@ class Certificate:
             engine=ENGINE,
             code=code,
             losses=ledger.losses,
+            refusals=tuple(line for line in lines if line.note is not None),
             digest="",
         )
         # Once through JSON, so that the digest is that of what a reader will read.
@@ -338,9 +342,10 @@ class Certificate:
             "run": [self.run, *(str(run[0]) for run in self.total.runs)],
             "method": [self.method],
             "unit": [self.unit, self.budget.unit],
-            "ledger": [self.ledger_head, *(line.time for line in (*self.lines, *self.losses))],
+            "ledger": [self.ledger_head, *(line.time for line in (*self.lines, *self.losses, *self.refusals))],
             "tag": [look.tag for look in self.looks],
             "loss": [line.reason for line in self.losses],
+            "refusal": [text for line in self.refusals for text in (line.note or {}).values()],
             "caveats": list(self.caveats),
             "versions": [*self.versions, *self.versions.values()],
             "total": [self.total.composition],
@@ -386,6 +391,8 @@ class Certificate:
             raise CertificateError(f"The certificate's looks are not those of its run {self.run!r}.")
         if any(not line.intact for line in self.losses) or any(line.loss is None for line in self.losses):
             raise CertificateError("A loss on the certificate was changed: its hash does not belong to it.")
+        if any(not line.intact or line.note is None for line in self.refusals):
+            raise CertificateError("A refusal on the certificate was changed: its hash does not belong to it.")
         if not all(line.intact for line in self.lines):
             raise CertificateError("A look on the certificate was changed: its hash does not belong to it.")
         if any(one.seq >= two.seq for one, two in zip(self.lines, self.lines[1:], strict=False)):
@@ -411,12 +418,12 @@ class Certificate:
             raise CertificateError(
                 "The certificate's kind, method, unit, adjacency or simulation is not that of its looks."
             )
-        ahead = (*self.lines, *self.losses)
+        ahead = (*self.lines, *self.losses, *self.refusals)
         if any(line.seq < 1 for line in ahead) or len({line.seq for line in ahead}) != len(ahead):
             raise CertificateError("The certificate's lines have numbers that no ledger gives them.")
         if any(two.seq == one.seq + 1 and two.prev != one.hash for one, two in itertools.pairwise(self.lines)):
             raise CertificateError("The certificate's looks do not follow from one another as a ledger's do.")
-        # A header, the run's own looks, the losses; and of every other run one look at least.
+        # A header, the run's own looks, losses, refusals; and of every other run one look at least.
         others = len({run[0] for run in self.total.runs} - {self.run})
         least = 1 + len(ahead) + others
         if self.ledger_lines < least or (self.ledger_lines > least and not others):
@@ -467,6 +474,8 @@ class Certificate:
             raise CertificateError("The looks on the certificate are not all the ledger's looks of this run.")
         if tuple(line for line in then if line.loss is not None) != self.losses:
             raise CertificateError("The losses on the certificate are not those that the ledger says were accepted.")
+        if tuple(line for line in then if line.note is not None) != self.refusals:
+            raise CertificateError("The refusals on the certificate are not those that the ledger holds.")
         looks = [look for line in then if (look := line.look) is not None]
         if recipes(looks) != self.total.runs:
             raise CertificateError("The runs in the certificate's total are not those on the ledger.")
@@ -518,6 +527,11 @@ class Certificate:
                 f"Looks at these data were lost from the ledger and are in no total: {line.lost}. That was accepted on "
                 f"{_when(line.time)}, with the words: {line.reason}"
             )
+        if self.refusals:
+            notes.append(
+                f"Records were checked and refused {len(self.refusals)} times. Each refusal told whoever asked that "
+                "some record was not what a method needs, which ε does not count."
+            )
         if not self.numbers:
             notes.append(UNTIED)
         return tuple(notes)
@@ -549,6 +563,7 @@ class Certificate:
             "engine": self.engine,
             "code": self.code,
             "losses": [line.to_dict() for line in self.losses],
+            "refusals": [line.to_dict() for line in self.refusals],
         }
         return {
             "notice": SIMULATION if self.simulation else "Real run: the secret randomness came from the system",
@@ -625,12 +640,12 @@ class Certificate:
                 f"{BEFORE!r}."
             )
         if content["format"] == BEFORE:
-            content = {**content, "numbers": {}, "engine": "", "code": "", "losses": []}
+            content = {**content, "numbers": {}, "engine": "", "code": "", "losses": [], "refusals": []}
         values = {field.name: content[field.name] for field in fields(cls)}
         total = content["total"]
         values["budget"] = Budget.from_dict(content["budget"])
         values["mechanism"] = Mechanism.from_dict(content["mechanism"])
-        for name in ("lines", "losses"):
+        for name in ("lines", "losses", "refusals"):
             values[name] = tuple(Line.from_dict(line) for line in content[name])
         runs = tuple((str(run), rate, noise, steps, *more) for run, rate, noise, steps, *more in total["runs"])
         values["total"] = Total(total["epsilon"], total["delta"], runs, total["composition"])

@@ -1,8 +1,8 @@
 """The host loop: segments of compiled steps, with progress, checkpoints, Ctrl-C and resume; and one paid question.
 
 A run folder holds ``run.json`` (the public recipe), ``secret.key`` (only while the run is under way),
-``checkpoint.npz`` (public state), ``ledger.jsonl`` unless the data brought a ledger, and at the end ``posterior.npz``
-and the certificate.
+``checkpoint.npz`` (public state), ``ledger.jsonl`` unless the data brought a ledger, ``anchor.json`` (how far the
+ledger went), and at the end ``posterior.npz`` and the certificate.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tacit import accounting, system
+from tacit.anchors import RUN_ANCHOR
 from tacit.certificate import Certificate
 from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
 from tacit.mechanism import RESERVE, Budget, Mechanism, calibrate
@@ -31,13 +32,13 @@ from tacit.plan import STEPS, Planned, built_for, planned, public_plan, refuse_u
 from tacit.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.provenance import whose
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import Door, outer, released, shards, versions
+from tacit.wall import Door, outer, released, shards, versions, with_own_checks
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
 
 WRITTEN = (
-    *("secret.key", "run.json", "checkpoint.npz", "posterior.npz"),
+    *("secret.key", "run.json", "checkpoint.npz", "posterior.npz", RUN_ANCHOR),
     *("certificate.json", "certificate.md", "certificate.html"),
 )
 """Files of a run's folder that are written whole: a kill leaves parts of them under other names."""
@@ -49,6 +50,10 @@ NO_LASTING_LEDGER = (
     "The records came without a ledger file, so other looks at them (questions, other fits, processes or run folders) "
     "may not be in the total. "
     "Give them one: PrivateData(records, schema, ledger='ledger.jsonl')."
+)
+NO_ANCHOR = (
+    "The length of the ledger could not be noted outside of it, so an older copy in its place might not be noticed. "
+    "Make the folder writable that the variable XDG_STATE_HOME names (~/.local/state where it is not set)."
 )
 
 
@@ -140,8 +145,9 @@ def _fit(
         return _finished(run.folder or Path(), built)
     ledgers = [data.ledger]
     # What is resumed must be on a file; the data's ledger counts it too.
-    if folder and lead and data.ledger.path is None:
-        ledgers.insert(0, Ledger(folder / "ledger.jsonl"))
+    if folder and lead:
+        book = Ledger(data.ledger.path or folder / "ledger.jsonl", run_anchor=folder / RUN_ANCHOR)
+        ledgers = [book] if data.ledger.path else [book, data.ledger]
     for ledger in ledgers:
         ledger.afford(mechanism, data.unit, run=run.name)
     door = Door(
@@ -175,7 +181,8 @@ def _fit(
     if lead:
         numbers = released_numbers(state, posterior)
         posterior.certificate = _certificate(door, ledgers[0], run.name, budget, data, numbers, whose(built.contribute))
-    posterior.warning = " ".join(filter(None, (warning, too_large(budget, data)))) or None
+    said = (warning, too_large(budget, data), left_out(built, data))
+    posterior.warning = " ".join(filter(None, said)) or None
     run.finish(posterior)
     return posterior
 
@@ -428,11 +435,12 @@ class _Run(NamedTuple):
         found = self._checkpoint(start, ledger) if jax.process_index() == 0 else None
         if told := shards.agreed_bytes(b"" if found is None else b"origin" + found[3]):
             door.rekey(self.secret, told.removeprefix(b"origin"))
+            door.resume_chain(shards.agreed_bytes(b"" if found is None else found[4]))
         leaves, structure = jax.tree.flatten(start)
         done, replays, origin = 0, True, b""
         if found is not None:
-            leaves, done, seal, _ = found
-            sealed = _content(leaves, done)
+            leaves, done, seal, _, chain = found
+            sealed = _content(leaves, done, chain)
             replays, origin = seal == door.seal(sealed), hashlib.sha256(sealed).digest()
         elif charged := [look.tag for look in ledger.looks if look.run == self.name]:
             replays = charged[-1] == door.tag
@@ -446,8 +454,8 @@ class _Run(NamedTuple):
             door.rekey(secret, origin)
         return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves]), int(done)
 
-    def _checkpoint(self, start: State, ledger: Ledger) -> tuple[list[Any], int, str, bytes] | None:
-        """Read the last checkpoint: its arrays, how many steps they took, its seal and its origin."""
+    def _checkpoint(self, start: State, ledger: Ledger) -> tuple[list[Any], int, str, bytes, bytes] | None:
+        """Read the last checkpoint: its arrays, how many steps they took, its seal, its origin, its fingerprints."""
         file = self.folder and self.folder / "checkpoint.npz"
         if not file or not file.exists():
             return None
@@ -455,6 +463,7 @@ class _Run(NamedTuple):
             with open(file, "rb") as raw, np.load(raw, allow_pickle=False) as saved:
                 stored = [saved[f"leaf{i}"] for i in range(sum(name.startswith("leaf") for name in saved.files))]
                 done, seal, origin = int(saved["done"]), str(saved["seal"]), saved["origin"].tobytes()
+                chain = saved["chain"].tobytes() if "chain" in saved.files else b""  # an older version
         except UNREADABLE as error:
             raise ValueError(
                 f"The checkpoint in {self.folder} cannot be read. Delete checkpoint.npz and repeat the call: the "
@@ -471,16 +480,16 @@ class _Run(NamedTuple):
                 "would leave them out. Give the records the ledger that the run was begun with (without one it is "
                 "the folder's own), or choose another run_dir."
             )
-        return stored, done, seal, origin
+        return stored, done, seal, origin, chain
 
     def checkpoint(self, state: State, done: int, door: Door) -> None:
         """Write the state, sealed with the secret: only a state of this very run is resumed under its key."""
         if self.folder is not None:
             leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
             arrays = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
-            seal = np.asarray(door.seal(_content(leaves, done)))
-            origin = np.frombuffer(door.origin, np.uint8)
-            facts = {"done": np.asarray(done), "seal": seal, "origin": origin}
+            seal = np.asarray(door.seal(_content(leaves, done, door.chain)))
+            origin, chain = (np.frombuffer(held, np.uint8) for held in (door.origin, door.chain))
+            facts = {"done": np.asarray(done), "seal": seal, "origin": origin, "chain": chain}
             write_npz(self.folder / "checkpoint.npz", {**arrays, **facts})
 
     def finish(self, posterior: Posterior) -> None:
@@ -536,8 +545,8 @@ def _facts(mechanism: Mechanism, budget: Budget, simulate: int | None) -> dict[s
     return {"mechanism": mechanism.to_dict(), "budget": budget.to_dict(), "simulate": simulate}
 
 
-def _content(leaves: list[Any], done: int) -> bytes:
-    return repr(done).encode() + b"".join(repr((x.dtype, x.shape)).encode() + x.tobytes() for x in leaves)
+def _content(leaves: list[Any], done: int, chain: bytes) -> bytes:
+    return repr((done, chain)).encode() + b"".join(repr((x.dtype, x.shape)).encode() + x.tobytes() for x in leaves)
 
 
 def too_large(budget: Budget, data: PrivateData) -> str:
@@ -553,13 +562,31 @@ def too_large(budget: Budget, data: PrivateData) -> str:
     )
 
 
+def left_out(built: Method, data: PrivateData) -> str:
+    """Say, where no schema does, which records counted for nothing without a word; or nothing.
+
+    Privacy: public. It looks at what the method asks for, not at records.
+    """
+    asked = [need.text for need in with_own_checks(built).needs if not need.fixed]
+    if data.schema is not None or not asked:
+        return ""
+    return (
+        "No schema was given, so nobody knows whether every record was what the method needs; one that was not counted "
+        f"for nothing. {' '.join(asked)} Seal the records with a schema that says so: it refuses others beforehand."
+    )
+
+
 def caveats(budget: Budget, data: PrivateData) -> tuple[str, ...]:
     """Give what a certificate must warn of.
 
     Privacy: public.
     """
-    lasting = "" if data.ledger.path is not None else NO_LASTING_LEDGER
-    return tuple(filter(None, (lasting, too_large(budget, data))))
+    ledger = ""
+    if data.ledger.path is None:
+        ledger = NO_LASTING_LEDGER
+    elif data.ledger.anchored < len(data.ledger.lines):
+        ledger = NO_ANCHOR
+    return tuple(filter(None, (ledger, too_large(budget, data))))
 
 
 def released_numbers(state: State, posterior: Posterior) -> dict[str, str]:

@@ -7,8 +7,9 @@ because they give the same bits again. ``docs/proofs/replay.md`` proves that thi
 wall must guarantee for it.
 
 The chain of hashes finds accidents and careless edits. It is not a signature: whoever may write the file can
-also write a different, consistent one. A certificate holds the head of the chain, so it exposes a ledger that
-was shortened or rewritten after it was issued.
+also write a different, consistent one. Anchors (:mod:`tacit.anchors`) hold the head of the chain outside of the
+file, as every certificate does, so they expose a ledger that was shortened, rewritten or deleted after they were
+written.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tacit import accounting, system
+from tacit import accounting, anchors, system
 from tacit.mechanism import RESERVE, Budget, Mechanism, unprintable
 
 FORMAT = "tacit-ledger-1"
@@ -201,6 +202,11 @@ class Line:
         return self.body.get("loss")
 
     @property
+    def note(self) -> dict[str, str] | None:
+        """The kind and text of a note, on a line that is one; None for all others."""
+        return self.body.get("note")
+
+    @property
     def reason(self) -> str:
         """Why a loss was accepted, in the words of whoever did."""
         return "" if self.loss is None else str(self.loss["reason"])
@@ -336,11 +342,16 @@ class Ledger:
         later.
     adjacency
         ``"add-remove"`` or ``"replace-one"``; when None, the first look decides.
+    run_anchor
+        A file in a run's folder where an anchor is kept too.
 
     Notes
     -----
     A ledger holds one adjacency and one unit: the costs of looks that protect different things do not add up.
     Simulated looks count like real ones.
+
+    A ledger that lacks lines which this user's state folder knows (an older copy, another file in its place, none) is
+    refused when it is opened and when a look is charged; ``Ledger.accept_loss`` goes on without them.
 
     Privacy: public.
     """
@@ -350,6 +361,8 @@ class Ledger:
         path: str | os.PathLike[str] | None = None,
         cap: Budget | None = None,
         adjacency: str | None = None,
+        *,
+        run_anchor: Path | None = None,
     ) -> None:
         if cap is not None and not isinstance(cap, Budget):
             raise ValueError(
@@ -365,9 +378,24 @@ class Ledger:
                 "This system has no file locks, so two processes could spend the same budget. "
                 "Use Ledger() in memory, or run on Linux, macOS or Windows."
             )
-        self._path = None if path is None else Path(path)
-        if self._path is not None and self._path.is_dir():
-            raise LedgerError(f"{self._path} is a folder, and a ledger is a file; write a path inside it.")
+        self._begin(None if path is None else Path(path), cap, adjacency, run_anchor)
+        self._update(compare=True)
+        if not self._lines and (cap is not None or adjacency is not None):
+            with self._locked(write=True) as file:
+                self._read(file)
+                if not self._lines:
+                    self._append(file, [self._header()])
+                    self._move_anchors()
+
+    def _begin(
+        self, path: Path | None, cap: Budget | None, adjacency: str | None, run_anchor: Path | None = None
+    ) -> None:
+        """Know nothing of the file yet."""
+        if path is not None and path.is_dir():
+            raise LedgerError(f"{path} is a folder, and a ledger is a file; write a path inside it.")
+        self._path = path
+        self._run_anchor = run_anchor
+        self._heeds = True  # its anchors; not while a loss is accepted
         self._mutex = threading.Lock()
         self._cap = cap
         self._adjacency = adjacency
@@ -379,12 +407,6 @@ class Ledger:
         self._unterminated = False  # the last of them lacks its newline: killed one byte before the end
         self._synced = -1  # bytes known to be on the disk and not only in the kernel's memory
         self._identity: tuple[int, int] | None = None  # device and inode of the file that they were in
-        self._update()
-        if not self._lines and (cap is not None or adjacency is not None):
-            with self._locked(write=True) as file:
-                self._read(file)
-                if not self._lines:
-                    self._append(file, [self._header()])
 
     def __repr__(self) -> str:
         where = "in memory" if self._path is None else repr(str(self._path))
@@ -419,6 +441,7 @@ class Ledger:
         """
         with self._locked(write=True) as file:
             self._read(file)
+            self._compare()
             self._belongs(look.mechanism.adjacency, look.unit)
             self._same_recipe(look)
             if look.kind == "select" and any(old.run == look.run for old in self._looks):
@@ -432,11 +455,13 @@ class Ledger:
                 # The line may have been written by a process that was killed before its fsync.
                 self._sync(file)
                 self._still_in_place(file)
+                self._move_anchors()
                 return False
             new = [replace(look, first=first, stop=stop) for first, stop in gaps]
             self._within_cap(new, f"a look at {sum(part.steps for part in new)} steps of run {look.run!r}")
             header = [] if self._lines else [self._header()]
             self._append(file, header + [{"look": part.to_dict()} for part in new])
+            self._move_anchors()
             return True
 
     def note(self, kind: str, text: str) -> None:
@@ -446,8 +471,57 @@ class Ledger:
         """
         with self._locked(write=True) as file:
             self._read(file)
+            self._compare()
             header = [] if self._lines else [self._header()]
             self._append(file, [*header, {"note": {"kind": kind, "text": text}}])
+            self._move_anchors()
+
+    @classmethod
+    def accept_loss(cls, path: str | os.PathLike[str], reason: str) -> Ledger:
+        """Go on with a ledger that lacks lines which its anchor knows, and write on it that this was accepted.
+
+        A ledger that is gone is begun anew, under the cap that it had. All later certificates name the loss and the
+        reason: what was looked at in the missing lines is in no total any more.
+
+        Parameters
+        ----------
+        path
+            The ledger's file, or where it was.
+        reason
+            How the lines were lost and why that is accepted, in words for whoever reads a certificate.
+
+        Raises
+        ------
+        ValueError
+            If no loss is known, or there is no reason that can be read.
+
+        Privacy: public.
+        """
+        if not reason.strip() or unprintable(reason):
+            raise ValueError("Every later certificate shows why a loss was accepted; give a reason that can be read.")
+        book = cls.__new__(cls)
+        book._begin(Path(path), None, None)
+        book._heeds = False
+        book._update()
+        if not anchors.lost(Path(path), book._lines):
+            raise ValueError(f"{path} lacks no line that is known, so there is no loss to accept.")
+        with book._locked(write=True) as file:
+            book._read(file)
+            lost = anchors.lost(Path(path), book._lines)
+            losses = [
+                {"loss": {"reason": reason, "head": one.head, "lines": one.lines, "found": one.found(book._lines)}}
+                for one in lost
+            ]
+            if not book._lines:
+                before = lost[0].header
+                book._cap = Budget.from_dict(before["cap"]) if "cap" in before else None
+                book._adjacency = before.get("adjacency")
+                losses.insert(0, book._header())
+            book._append(file, losses)
+            book._move_anchors()
+            book._heeds = True
+            book._compare()
+        return book
 
     def afford(self, mechanism: Mechanism, unit: str, run: str | None = None) -> None:
         """Check that a whole run fits under the cap, before it begins; nothing is written.
@@ -469,7 +543,7 @@ class Ledger:
 
         Privacy: public.
         """
-        self._update()
+        self._update(compare=True)
         with self._mutex:
             self._belongs(mechanism.adjacency, unit)
             done = [look for look in self._looks if look.run == run]
@@ -597,6 +671,12 @@ class Ledger:
         return self._path
 
     @property
+    def anchored(self) -> int:
+        """How many of its lines this user's state folder knows; 0 for a ledger in memory."""
+        anchor = None if self._path is None else anchors.at(self._path)
+        return 0 if anchor is None else anchor.lines
+
+    @property
     def cap(self) -> Budget | None:
         """What all runs together may spend."""
         self._update()
@@ -659,7 +739,7 @@ class Ledger:
     # The file
 
     def _header(self) -> dict[str, Any]:
-        header: dict[str, Any] = {"format": FORMAT}
+        header: dict[str, Any] = {"format": FORMAT, "id": secrets.token_hex(16)}
         if self._adjacency is not None:
             header["adjacency"] = self._adjacency
         if self._cap is not None:
@@ -673,13 +753,9 @@ class Ledger:
             if self._path is None:
                 yield None
                 return
-            flags = os.O_RDONLY
-            if write:
-                # A file that vanished under a ledger in use must not come back empty.
-                flags = os.O_RDWR if self._lines else os.O_RDWR | os.O_CREAT
             with contextlib.ExitStack() as held:
                 for _ in range(REOPENED):
-                    file = self._open(flags)
+                    file = self._open(write)
                     if file is None:
                         break
                     held.callback(os.close, file)  # which gives the lock back
@@ -698,19 +774,28 @@ class Ledger:
                     self._identity, self._synced = identity, -1  # nothing is known of what this file has on the disk
                 yield file
 
-    def _open(self, flags: int) -> int | None:
+    def _open(self, write: bool) -> int | None:
         assert self._path is not None
+        flags = system.BINARY | (os.O_RDWR if write else os.O_RDONLY)
         try:
-            return os.open(self._path, flags | system.BINARY, 0o644)
+            try:
+                return os.open(self._path, flags)
+            except FileNotFoundError:
+                # A file that vanished, under a ledger in use or an anchor, must not come back empty.
+                if self._lines:
+                    raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
+                try:
+                    self._compare()
+                except LedgerError:
+                    if not self._path.exists():
+                        raise
+                    return os.open(self._path, flags)  # another process has just begun it
+                return os.open(self._path, flags | os.O_CREAT, 0o644) if write else None
         except FileNotFoundError:
-            if self._lines:
-                raise LedgerError(f"{self._path} had {len(self._lines)} lines and is gone. {_RESTORE}") from None
-            if flags & os.O_CREAT:
-                raise LedgerError(
-                    f"The folder of the ledger {self._path} does not exist, so no look can be written "
-                    "down. Create it first."
-                ) from None
-            return None
+            raise LedgerError(
+                f"The folder of the ledger {self._path} does not exist, so no look can be written "
+                "down. Create it first."
+            ) from None
         except OSError as error:
             raise LedgerError(
                 f"The ledger {self._path} cannot be opened ({error}), so no look can be written down. "
@@ -733,10 +818,36 @@ class Ledger:
                 "whoever opens the ledger. No record is read; stop whatever replaces the file, and repeat the call."
             )
 
-    def _update(self) -> None:
+    def _compare(self) -> None:
+        """Raise where the ledger lacks lines which an anchor knows."""
+        if self._path is None or not self._heeds:
+            return
+        if said := anchors.problem(self._path, self._lines, self._run_anchor):
+            raise LedgerError(said)
+
+    def _move_anchors(self) -> None:
+        """Write outside of the file what it holds, when it is on the disk; only then may records be read.
+
+        Where the state folder cannot be written this is left out, and certificates say so.
+        """
+        if self._path is None:
+            return
+        with anchors.held() as able:
+            # A copy at another path, under another lock, may have been charged in the meantime.
+            self._compare()
+            if able:
+                with contextlib.suppress(OSError):
+                    for file, content in anchors.files(self._path, self._lines):
+                        _write_anchor(file, content, 0o600)
+        if self._run_anchor is not None and (anchor := anchors.Anchor.of(self._lines)) is not None:
+            _write_anchor(self._run_anchor, anchor.to_bytes(), 0o644)
+
+    def _update(self, *, compare: bool = False) -> None:
         if self._path is not None:
             with self._locked(write=False) as file:
                 self._read(file)
+                if compare:  # while nobody else can write a line and move the anchor
+                    self._compare()
 
     def _read(self, file: int | None) -> None:
         """Take in the lines that were appended since the last time, by this or another process."""
@@ -873,20 +984,23 @@ class Ledger:
         self._synced = end
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644) -> None:
+def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644, *, sync: bool = True) -> None:
     """Write a file so that it is whole and on the disk when this returns, and that a crash leaves the old one.
+
+    Without ``sync`` that holds for crashes of the process, not for a power failure, and takes a tenth of the time.
 
     What is written goes to a new file under a name that nobody knows before, and takes the path's place at the end: a
     link or a file that somebody planted at either name is neither followed nor written to.
 
     Privacy: of what is written.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+    partial = partial_of(path)
     try:
         with os.fdopen(system.create(partial, mode), "wb") as file:
             write(file)
             file.flush()
-            system.flush_to_disk(file.fileno())
+            if sync:
+                system.flush_to_disk(file.fileno())
         os.replace(partial, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -899,8 +1013,21 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644)
         ) from error
 
 
+def partial_of(path: Path) -> Path:
+    """Return a name beside a file for what is written of it before it is whole: one that nobody knows before.
+
+    Privacy: public.
+    """
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+
+
+def _write_anchor(path: Path, content: bytes, mode: int) -> None:
+    # Not brought to the disk: an anchor that a power failure takes away leaves the ledger ahead of it.
+    write_whole(path, lambda file: file.write(content), mode, sync=False)
+
+
 def remove_partial(path: Path) -> None:
-    """Remove what ``write_whole`` left of a file when it was killed; nobody else may be writing it.
+    """Remove what was left of a file under ``partial_of`` by a kill; nobody else may be writing it.
 
     Privacy: public.
     """

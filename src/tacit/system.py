@@ -67,6 +67,18 @@ def create(path: Path, mode: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | BINARY, mode)
 
 
+def state_folder() -> Path:
+    """Return the folder of what tacit keeps for this user between processes; it need not be there.
+
+    Privacy: public.
+    """
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError:  # a user without a home: a path under which nothing can be written
+        state = os.devnull
+    return Path(state) / "tacit"
+
+
 def read_own(path: Path) -> bytes | None:
     """Read a file that only this user can have written and read; return None if it is another, a link or not there.
 

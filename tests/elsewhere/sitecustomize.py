@@ -32,5 +32,7 @@ if sys.platform == "linux":
     windows.LK_UNLCK, windows.LK_NBLCK, windows.locking = UNLOCK, LOCK, locking  # type: ignore[attr-defined]
     for name in ("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "pread", "preadv", "pwrite", "pwritev"):
         delattr(os, name)
+    if hasattr(os, "process_cpu_count"):  # on Linux it is made of one of these names
+        os.process_cpu_count = os.cpu_count
     sys.modules["msvcrt"] = windows
     sys.modules["fcntl"] = None  # type: ignore[assignment]

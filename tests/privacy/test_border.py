@@ -6,9 +6,16 @@ inside a step is in tests/wall/test_independence.py.)
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.metadata
+import os
+import platform
+import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,14 +24,16 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import wall
+from tacit import system, wall
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
 from tacit.types import Method, Need
-from tacit.wall import Door, random
+from tacit.wall import Door, alias, disk, random, shards
 from tacit.wall.data import PrivateData
+from tests.conftest import with_constants_as_arguments
 
 KEY = jax.random.key(0)
+fitting = importlib.import_module("tacit.fit")
 STEPS = 4
 MECHANISM = Mechanism(rate=1.0, clip=1.0, noise_multiplier=3.0, steps=STEPS)
 RECORDS = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32) / 4
@@ -34,7 +43,7 @@ def weighted(weights: np.ndarray) -> Method:
     """Release a weighted sum in every step; the weights are an array that the program holds."""
     held = jnp.asarray(weights, jnp.float32)
     return Method(
-        lambda key: (jnp.int32(0), jnp.zeros((STEPS, 3))),
+        lambda key: (jnp.int32(0), jnp.zeros((STEPS, held.size))),
         lambda state, record, key: record * held,
         lambda state, release, key: (state[0] + 1, state[1].at[state[0]].set(release.total)),
         lambda state, key: {"released": state[1]},
@@ -51,19 +60,23 @@ def released(door: Door, method: Method) -> np.ndarray:
     return np.asarray(door.advance(start, 0, STEPS)[1])
 
 
-@pytest.fixture(params=[False, True], ids=["constants in the text", "constants as arguments"])
-def hoisted(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Both ways in which JAX keeps arrays that a program holds; the second is announced as its default."""
-    before = jax.config.jax_use_simplified_jaxpr_constants
-    jax.config.update("jax_use_simplified_jaxpr_constants", request.param)
-    yield request.param
-    jax.config.update("jax_use_simplified_jaxpr_constants", before)
+def test_two_programs_never_share_a_tag() -> None:
+    """Of 64 entries: JAX prints arrays of up to 32 bytes in any case."""
+    weights, records = np.ones(64), np.resize(RECORDS, (70, 64))
+    changed = np.where(np.arange(64) == 17, 1.001, 1.0)
+    tags = [opened(weighted(held), records).tag for held in (weights, weights.copy(), changed)]
+    assert tags[0] == tags[1] != tags[2]
+    if os.environ.get("JAX_USE_SIMPLIFIED_JAXPR_CONSTANTS") == "1":  # and the text alone does not tell
+        texts = [jax.jit(lambda x, held=held: x * held).lower(weights).as_text() for held in (weights, changed)]
+        assert texts[0] == texts[1]
 
 
-def test_two_programs_never_share_a_tag(hoisted: bool) -> None:
-    one, two = weighted(np.ones(3)), weighted(np.array([1, 1, 1.001]))
-    assert opened(one).tag == opened(weighted(np.ones(3))).tag
-    assert opened(one).tag != opened(two).tag
+def test_the_same_where_constants_are_arguments() -> None:
+    here = "tests/privacy/test_border.py::test_"
+    names = ("two_programs_never_share_a_tag", "noise_does_not_cancel_even_if_the_tag_is_wrong")
+    names += ("a_copied_run_with_one_entry_of_its_model_changed_is_another_look",)
+    done = with_constants_as_arguments(*(f"{here}{name}" for name in names))
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_noise_does_not_cancel_even_if_the_tag_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +85,53 @@ def test_noise_does_not_cancel_even_if_the_tag_is_wrong(monkeypatch: pytest.Monk
     one, two = weighted(np.ones(3)), weighted(np.array([1, 1, 1.5]))
     first, again, other = (released(opened(method), method) for method in (one, weighted(np.ones(3)), two))
     np.testing.assert_array_equal(first, again)  # the same program: a replay
-    # Noise has a deviation of 3, a difference of two 4.2; twelve of them below .01 together have a chance of 1e-28.
-    assert np.abs(first - other)[:, :2].max() > 0.01
+    # In every step, also in one that asks for no new fingerprint (the last). Noise has a deviation of 3, a difference
+    # of two 4.2; two of them below .001 have a chance of 4e-8, and the secret is fixed.
+    assert np.all(np.abs(first - other)[:, :2].max(1) > 0.001)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["as it is", "the tag is wrong"])
+def test_a_copied_run_with_one_entry_of_its_model_changed_is_another_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """The demonstration: the difference of the two was the exact private sum, with one look on the ledger."""
+    records = np.random.default_rng(1).normal(size=(70, 64)).astype(np.float32) / 16
+    data = tacit.PrivateData(records, size=70, ledger=Ledger(tmp_path / "ledger.jsonl"))
+    changed = np.where(np.arange(64) == 17, 1.001, 1.0)
+    run, copied = tmp_path / "run", tmp_path / "copied"
+    finish = fitting._Run.finish
+
+    def keep_a_copy(self: Any, posterior: Any) -> None:
+        if not copied.exists():
+            shutil.copytree(run, copied)
+            (copied / "checkpoint.npz").unlink()
+        finish(self, posterior)
+
+    monkeypatch.setattr(fitting._Run, "finish", keep_a_copy)
+    if broken:
+        monkeypatch.setattr(wall, "_tag", lambda *_: "f" * 64)
+
+    def fitted(weights: np.ndarray, folder: Path) -> tacit.Posterior:
+        held = jnp.asarray(weights, jnp.float32)
+        method = Method(
+            lambda key: jnp.zeros(64),
+            lambda state, record, key: record * held,
+            lambda state, release, key: release.total,
+            lambda state, key: {"released": state},
+        )
+        budget = tacit.Budget(1.0, 1e-6)
+        return tacit.fit(method, data, budget, rate=1.0, steps=1, clip=1.0, key=KEY, run_dir=folder, progress=False)
+
+    one, two = fitted(np.ones(64), run), fitted(changed, copied)
+    # 63 entries have the same exact sum. Their noises differ by a deviation of 6 or more: three within .001 have a
+    # chance below 1e-7.
+    difference = np.delete(two.draws["released"][0] - one.draws["released"][0], 17)
+    assert np.sum(np.abs(difference) < 0.001) < 3
+    if not broken:
+        assert sum(look.steps for look in data.ledger.looks) == 2
+        assert two.certificate is not None
+        two.certificate.verify(data.ledger)
+        assert two.certificate.mechanism.steps == 2
 
 
 def test_noise_does_not_cancel_where_programs_part_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +151,184 @@ def test_noise_does_not_cancel_where_programs_part_late(monkeypatch: pytest.Monk
     assert np.abs((two - one)[2] - exact).max() > 0.05  # 1e-7: three normal numbers of deviation 4.2 within .05
 
 
+def test_noise_does_not_cancel_where_programs_agree_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that differed once stay apart, though they do the same where they are compared next."""
+    monkeypatch.setattr(wall, "_tag", lambda *_: "the same for all")
+
+    def early(factor: float) -> Method:
+        def contribute(state: Any, record: Any, key: Any) -> Any:
+            return record * jnp.where(state[0] == 1, factor, 1.0) * jnp.ones(3)
+
+        return weighted(np.ones(3))._replace(contribute=contribute)
+
+    one, two = (released(opened(early(factor)), early(factor)) for factor in (1.0, 1.5))
+    np.testing.assert_array_equal(one[0], two[0])
+    assert np.abs(one - two)[1:].min() > 1e-4
+
+
+def times_met(monkeypatch: pytest.MonkeyPatch, steps: int, size: int = 70) -> list[int]:
+    """Take all steps of a run, and say at which of them the program was tried on made-up records."""
+    met: list[int] = []
+    fingerprint = wall._Step.fingerprint
+
+    def noted(step: Any, state: Any, key: Any, thorough: bool) -> tuple[bytes, bool]:
+        met.append(int(state[0]))
+        return fingerprint(step, state, key, thorough)
+
+    method = weighted(np.ones(3))
+    method = method._replace(update=lambda state, release, key: (state[0] + 1, state[1]))
+    mechanism = Mechanism(rate=1.0, clip=1.0, noise_multiplier=3.0, steps=steps)
+    facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": False}
+    door = Door(method, PrivateData(RECORDS, size=size), mechanism, secret=random.fixed(1), key=KEY, **facts)
+    with monkeypatch.context() as patch:
+        patch.setattr(wall._Step, "fingerprint", noted)
+        door.advance(jax.tree.map(jnp.asarray, method.init(KEY)), 0, steps)
+    return met
+
+
+def test_short_segments_ask_for_few_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fingerprint takes as long as a chunk of records: in short runs it is asked for in seven segments of fifty."""
+    assert times_met(monkeypatch, 50) == [0, 1, 2, 4, 8, 16, 32]
+    assert times_met(monkeypatch, 50 * wall.LONG_SEGMENT) == [*range(0, 50 * wall.LONG_SEGMENT, wall.LONG_SEGMENT)]
+    # Steps of many chunks, by the declared size.
+    assert times_met(monkeypatch, 5, size=10**7) == [0, 1, 2, 3, 4]
+
+
+def test_steps_are_taken_in_order_under_their_noise() -> None:
+    """The noise of a segment belongs to all that was met before it."""
+    method = weighted(np.ones(3))
+    start = jax.tree.map(jnp.asarray, method.init(KEY))
+    door, resumed = opened(method), opened(method)
+    whole = door.advance(start, 0, STEPS)
+    again = door.advance(start, 0, STEPS)
+    np.testing.assert_array_equal(whole[1], again[1])
+    three = door.advance(start, 0, 3)
+    np.testing.assert_array_equal(door.advance(three, 3, STEPS)[1], whole[1])
+    np.testing.assert_array_equal(door.advance(three, 3, STEPS)[1], whole[1])  # the last segment once more
+    door.advance(start, 0, 1)
+    with pytest.raises(ValueError, match="does not follow"):
+        door.advance(three, 3, STEPS)
+    interrupted = opened(method)
+    interrupted.advance(start, 0, 3)
+    resumed.resume_chain(interrupted.chain)
+    np.testing.assert_array_equal(resumed.advance(three, 3, STEPS)[1], whole[1])
+
+
+# --- what is in the tag, one thing at a time ------------------------------------------------------------------
+
+
+def tag_of(records: Any = RECORDS, key: Any = KEY, secret: int = 1, program: str = "text", origin: bytes = b"") -> str:
+    return wall._tag(random.fixed(secret), key, records, program, origin)
+
+
+PACKAGES = ("tacit", "jax", "jaxlib", "numpyro", "numpy", "cryptography")
+VARIABLES = ("XLA_FLAGS", "NPROC", "PJRT_NPROC", "OMP_NUM_THREADS", "TF_XLA_FLAGS")
+Patch = pytest.MonkeyPatch
+
+
+def upgraded(package: str) -> Callable[[Patch], None]:
+    found = importlib.metadata.version
+
+    def change(patch: Patch) -> None:
+        patch.setattr(importlib.metadata, "version", lambda name: "99.0" if name == package else found(name))
+
+    return change
+
+
+SURROUNDINGS: dict[str, Callable[[Patch], None]] = {
+    **{f"version of {package}": upgraded(package) for package in PACKAGES},
+    "version of Python": lambda patch: patch.setattr(platform, "python_version", lambda: "99.0"),
+    "device": lambda patch: patch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="another")]),
+    "system": lambda patch: patch.setattr(platform, "platform", lambda: "another"),
+    "cores": lambda patch: patch.setattr(system, "cores", lambda: [10**6]),
+    "processor": lambda patch: patch.setattr(wall, "_processor", lambda: ["another"]),
+    **{name: (lambda patch, name=name: patch.setenv(name, "another")) for name in VARIABLES},
+}
+
+
+def in_memory(patch: Patch) -> Any:
+    return RECORDS
+
+
+def on_disk(patch: Patch) -> Any:
+    stored = object.__new__(disk.Stored)
+    object.__setattr__(stored, "digest", b"of every byte")
+    return stored
+
+
+def in_shards(patch: Patch) -> Any:
+    """Shards whose tag is what they are told: that they hash it, and their records, tests/test_distribute.py shows."""
+    patch.setattr(shards.Shards, "tags", lambda self, secret, machine, told: f"{machine!r} {told!r}")
+    return object.__new__(shards.Shards)
+
+
+@pytest.mark.parametrize("place", [in_memory, on_disk, in_shards])
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_each_of_the_surroundings_is_in_the_tag(monkeypatch: Patch, place: Callable[[Patch], Any], name: str) -> None:
+    records = place(monkeypatch)
+    before = tag_of(records)
+    with monkeypatch.context() as patch:
+        SURROUNDINGS[name](patch)
+        assert tag_of(records) != before
+    assert tag_of(records) == before
+
+
+@pytest.mark.parametrize("place", [in_memory, on_disk, in_shards])
+def test_each_of_the_facts_of_a_run_is_in_the_tag(monkeypatch: Patch, place: Callable[[Patch], Any]) -> None:
+    records = place(monkeypatch)
+    changes: list[dict[str, Any]] = [{"key": jax.random.key(1)}, {"program": "other"}, {"origin": b"a state"}]
+    changes += [{"secret": 2}] if place is not in_shards else []
+    found = [tag_of(records, **change) for change in ({}, *changes)]
+    assert len(set(found)) == len(found)
+
+
+def test_records_are_in_the_tag_with_their_shapes_and_types() -> None:
+    others = [RECORDS.reshape(35, 6), RECORDS.view(np.int32), RECORDS + np.float32(1e-6), {"x": RECORDS, "y": RECORDS}]
+    found = [tag_of(records) for records in (RECORDS, *others)]
+    assert len(set(found)) == len(found)
+
+
 def test_settings_of_jax_are_in_the_tag() -> None:
-    before = opened(weighted(np.ones(3))).tag
+    before = tag_of()
     jax.config.update("jax_default_matmul_precision", "highest")
     try:
-        assert opened(weighted(np.ones(3))).tag != before
+        assert tag_of() != before
     finally:
         jax.config.update("jax_default_matmul_precision", None)
+    assert tag_of() == before
+
+
+PARTS: dict[str, Callable[[Patch], None]] = {
+    "options of the compiler": lambda patch: patch.setattr(wall, "QUICK_OPTIONS", {"xla_cpu_enable_fast_math": False}),
+    "words at once": lambda patch: patch.setattr(random, "WORDS_AT_ONCE", 2 * random.WORDS_AT_ONCE),
+    "words in a group": lambda patch: patch.setattr(alias, "GROUP", 2 * alias.GROUP),
+    "segments": lambda patch: patch.setattr(wall, "SEGMENTS", 49),
+    "long segments": lambda patch: patch.setattr(wall, "LONG_SEGMENT", 99),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_part_of_a_step_is_in_the_tag(monkeypatch: Patch, name: str) -> None:
+    before = opened(weighted(np.ones(3))).tag
+    PARTS[name](monkeypatch)
+    assert opened(weighted(np.ones(3))).tag != before
+
+
+def test_the_declared_size_is_in_the_tag_where_it_decides_when_fingerprints_are_taken() -> None:
+    """Otherwise a replay under another size would be free and meet other noise, though the program is the same."""
+    method = weighted(np.ones(3))
+    facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": False}
+    data = [PrivateData(RECORDS, size=size) for size in (10**6, 2 * 10**6)]
+    one, two = (Door(method, here, MECHANISM, secret=random.fixed(1), key=KEY, **facts) for here in data)
+    assert one._step.chunk == two._step.chunk
+    assert one._step.expected_chunks != two._step.expected_chunks
+    assert one.tag != two.tag
+
+
+def test_the_program_of_the_start_is_in_the_tag() -> None:
+    method = weighted(np.ones(3))
+    other = method._replace(init=lambda key: (jnp.int32(0), jnp.ones((STEPS, 3))))
+    assert opened(method).tag != opened(other).tag
 
 
 # --- questions that nobody pays for ---------------------------------------------------------------------------
@@ -117,6 +346,43 @@ def test_a_need_of_the_caller_s_answers_no_question(fixed: bool) -> None:
         ledger = Ledger()
         opened(asking(lambda record, bound=bound: jnp.abs(record).max() < bound, fixed), ledgers=[ledger])
         assert ledger.lines == ()
+
+
+def test_a_need_of_the_caller_s_answers_no_question_of_units() -> None:
+    """What sums over the records of a unit is tacit's own code, and must not lend its name to the caller's."""
+    columns = {"x": {"low": -2, "high": 2, "shape": [3]}}
+    schema = tacit.Schema(columns, unit="person", max_records=2, size=35)
+    data = PrivateData({"x": RECORDS, "person": np.arange(70) // 2}, schema)
+    method = weighted(np.ones(3))._replace(contribute=lambda state, record, key: record["x"])
+    for bound in (0.5, 2.0):
+        book = Ledger()
+        need = Need("a question", lambda record, bound=bound: jnp.abs(record["x"]).max() < bound, fixed=True)
+        facts: dict[str, Any] = {"ledgers": [book], "run": "t", "kind": "fit", "title": "t", "simulation": True}
+        Door(method._replace(needs=(need,)), data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
+        assert book.lines == ()
+
+
+def handed_on(record: Any, need: Need) -> Any:
+    return need.holds(record)
+
+
+def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = tacit.sites.BINARY, Need("theirs", lambda record: True)
+    monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=wall.__file__))
+    assert wall._is_ours(functools.partial(handed_on, need=ours))
+    assert not wall._is_ours(functools.partial(handed_on, need=theirs))
+    assert not wall._is_ours(functools.partial(handed_on, theirs.holds))
+    assert not wall._is_ours(theirs.holds)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_without_a_schema_a_posterior_says_what_may_have_been_left_out(declared: bool) -> None:
+    records = {"x": RECORDS, "y": np.arange(70) % 3}
+    columns = {"x": {"low": -2, "high": 2, "shape": [3]}, "y": {"low": 0, "high": 2, "kind": "integer"}}
+    data = PrivateData(records, tacit.Schema(columns) if declared else None)
+    method = tacit.sep(tacit.sites.softmax(3), size=70)
+    found = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=2, key=KEY, simulate=1, progress=False)
+    assert ("counted for nothing. y must be a class" in (found.warning or "")) is not declared
 
 
 def test_a_record_that_does_not_fit_contributes_nothing() -> None:
@@ -213,3 +479,39 @@ def test_a_file_that_changes_while_steps_are_taken_releases_nothing(
     monkeypatch.setattr(door._fetch, "_group", meanwhile)
     with pytest.raises(RuntimeError, match="changed since they were sealed"):
         released(door, method)
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "open file"])
+def test_records_are_written_to_no_file_that_somebody_planted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Also where the names that are drawn can be foreseen: a file that is there already is not written to."""
+    schema = tacit.Schema({"x": {"low": -2, "high": 2, "shape": [3]}})
+    table = {"x": RECORDS}
+    folder, theirs = tmp_path / "records", tmp_path / "theirs"
+    folder.mkdir()
+    monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)
+    foreseen = "records.npy.0000000000000000.partial"
+    for name in ("records.partial", foreseen):
+        if kind == "open file":  # kept under another name, as whoever has it open keeps it
+            theirs.touch(mode=0o666)
+            os.link(theirs, folder / name)
+        else:
+            if kind == "link":
+                theirs.touch(mode=0o666)
+            (folder / name).symlink_to(theirs)
+    tacit.write_columns([table], schema, folder)  # what has the name of a part of ours is removed first
+    assert not (folder / "records.npy").is_symlink()
+    assert (folder / "records.npy").stat().st_nlink == 1
+    assert not theirs.exists() or theirs.read_bytes() == b""
+    (folder / "records.npy").unlink()
+    remove = disk.remove_partial
+
+    def planted_meanwhile(path: Path) -> None:
+        remove(path)
+        (folder / foreseen).symlink_to(theirs)
+
+    monkeypatch.setattr(disk, "remove_partial", planted_meanwhile)
+    with pytest.raises(FileExistsError):
+        tacit.write_columns([table], schema, folder)
+    assert not theirs.exists() or theirs.read_bytes() == b""

@@ -45,6 +45,12 @@ def everything(door: Door, cuts: list[int]) -> np.ndarray:
     return np.asarray(state)
 
 
+@pytest.fixture(autouse=True)
+def _one_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let several steps of these short runs be drawn at once: no more are than a segment has."""
+    monkeypatch.setattr(wall, "SEGMENTS", 1)
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wall, "BY_JAX", 2 * LONG)  # and the subset needs words too

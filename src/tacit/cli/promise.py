@@ -67,7 +67,9 @@ def add(commands: Any) -> None:
         one.add_argument("--json", action="store_true", help="for machines")
         one.set_defaults(run=does)
 
-    ledger = commands.add_parser("ledger", help="show what was spent").add_subparsers(metavar="show", required=True)
+    ledger = commands.add_parser("ledger", help="show what was spent, or accept a loss").add_subparsers(
+        metavar="show|accept-loss", required=True
+    )
     show = ledger.add_parser(
         "show",
         help="list all runs, and what they cost together",
@@ -78,6 +80,16 @@ def add(commands: Any) -> None:
     show.add_argument("--delta", type=float, help="the delta at which to state epsilon (default: the cap's)")
     show.add_argument("--json", action="store_true", help="for machines")
     show.set_defaults(run=_ledger)
+    accept = ledger.add_parser(
+        "accept-loss",
+        help="go on with a ledger that lost lines",
+        description="Go on with a ledger that lacks lines which are known to have been on it: an older copy, another\n"
+        "file in its place, or none. The loss and the reason are written on it, and on every later certificate.",
+        epilog="Example:  tacit ledger accept-loss patients.ledger.jsonl --reason 'The disk failed on 3 May.'",
+    )
+    accept.add_argument("path", type=Path, help="the ledger's file, or where it was")
+    accept.add_argument("--reason", required=True, help="how it was lost, and why that is accepted")
+    accept.set_defaults(run=_accept_loss)
 
 
 def write(content: Any) -> None:
@@ -229,6 +241,7 @@ def _ledger(chosen: argparse.Namespace) -> None:
         ]
         cap = None if ledger.cap is None else ledger.cap.to_dict()
         facts = {"lines": len(ledger.lines), "head": ledger.head, "unit": ledger.unit, "adjacency": ledger.adjacency}
+        facts["anchored"] = ledger.anchored
         write({**facts, "cap": cap, "delta": delta, "epsilon": total, "runs": each})
         return
     print(f"{'run':10}{'kind':8}{'method':14}{'steps':>14}{'looks':>7}{'epsilon':>10}")
@@ -238,3 +251,14 @@ def _ledger(chosen: argparse.Namespace) -> None:
         print(f"{run.run[:8]:10}{run.kind:8}{run.method:14}{steps:>14}{run.looks:>7}{up(cost, 4):>10}{note}")
     print(f"\nTogether epsilon {up(total, 4)} at delta {delta:g}, for each {ledger.unit or 'unit'}.", end="")
     print("" if ledger.cap is None else f" The cap is epsilon {ledger.cap.epsilon:g}.")
+    for line in ledger.losses:
+        print(f"Lost: {line.lost}. Accepted on {line.time}: {line.reason}")
+    known = f"{ledger.anchored} of its {len(ledger.lines)} lines" if ledger.anchored else "nothing of it"
+    print(f"This user's anchor knows {known}.")
+
+
+def _accept_loss(chosen: argparse.Namespace) -> None:
+    from tacit.ledger import Ledger
+
+    line = Ledger.accept_loss(chosen.path, chosen.reason).losses[-1]
+    print(f"Written on {chosen.path}: {line.lost}. Every later certificate says so.")

@@ -73,4 +73,4 @@ def digest(folder: Path, *, code: bool) -> str:
 
 
 def _list() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tacit" / "trusted"
+    return system.state_folder() / "trusted"

@@ -78,7 +78,8 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
 def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
     """Give chances to the categories of a record ``{"x": whole number(s) from 0}``, with a Dirichlet prior.
 
-    With a vector ``x`` a record counts as so many draws from the same chances; -1 fills up shorter ones.
+    With a vector ``x`` a record counts as so many draws from the same chances; -1 fills up shorter ones. A record with
+    any other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.
 
     Privacy: public.
     """
@@ -500,7 +501,8 @@ def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentr
 def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> FamilyFor:
     """Find hidden states behind sequences of symbols: a record is ``{"x": whole numbers from 0}``, one sequence.
 
-    Sequences are filled up to one length with -1, at any place. All chances have Dirichlet priors.
+    Sequences are filled up to one length with -1, at any place. All chances have Dirichlet priors. A record with any
+    other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.
 
     Privacy: public. One whole sequence is one record.
     """

@@ -46,7 +46,7 @@ class Network(NamedTuple):
     flat
         Whether the prior is.
     needs
-        ``needs(placeholder)``: what must be true of every record; refuses records that do not fit the network.
+        ``needs(placeholder)``: what must be true of a record; one for which it is not counts for nothing.
     """
 
     start: Callable[[Key], Weights]
@@ -81,7 +81,8 @@ def network(
         another width.
     likelihood
         Of ``y`` given the outputs. "categorical": outputs are logits, y a class from 0. "gaussian": the output is the
-        mean. "bernoulli": a logit, y 0 or 1. "poisson": the log of the mean, y a count.
+        mean. "bernoulli": a logit, y 0 or 1. "poisson": the log of the mean, y a count. A record whose y is no class of
+        a "categorical" one counts for nothing, without a word, unless a schema that declares y refused it before.
     noise
         Standard deviation of a "gaussian" likelihood: a number, "learned", or "output": the network gives the mean and
         the log of the standard deviation, in this order, so that the noise depends on the input.

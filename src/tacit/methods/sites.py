@@ -232,6 +232,7 @@ def student(scale: float, freedom: float = 4.0, alpha: float = 1.0) -> Site:
 def softmax(classes: int, alpha: float = 1.0) -> Site:
     """Multi-class logistic regression: y is a class from 0 on, with probabilities softmax(x'w_1, ..., x'w_K).
 
+    A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
     The integral over the K predictors is a mean over 256 fixed points, in pairs of opposite ones: an approximation.
 
     Privacy: public.
@@ -257,6 +258,7 @@ def multi_probit(classes: int) -> Site:
     """Multi-class probit regression: y is the class whose x'w_k plus unit noise is largest.
 
     For independent predictors that is an integral in one dimension, done by quadrature: no approximation.
+    A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
 
     Privacy: public.
     """

@@ -1,4 +1,4 @@
-"""The wall: the only package that reads records. ``Door.advance`` is the only private operation in tacit.
+"""The wall: the only package that reads records. ``Door.advance`` is the only operation that releases any of them.
 
 One step draws a Poisson subset, lets each of its records contribute, clips, sums in integers, adds rounded Gaussian
 noise, and hands the noisy sum to the method. The ledger line is on disk before a record is read.
@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Int32
 from tacit import system
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
-from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
+from tacit.types import Key, Method, Need, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import alias, clip, disk, independence, lattice, outer, random, rewrite, sample, shards, trace
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
@@ -49,6 +49,8 @@ HANDED_OVER = 128
 """Steps for which noise and subsets are handed over at once, at most."""
 SEGMENTS = 50
 """A run stops this many times: for the ledger, the checkpoint, the progress bar, and to tie noise to the program."""
+LONG_SEGMENT = 100
+"""Chunks of records in a segment from which on noise is tied to the program anew in each: that takes a chunk or so."""
 QUICK = 1 << 28
 """A run whose contributions have fewer numbers in all takes less time than compiling it: it is compiled quickly."""
 QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False}
@@ -98,7 +100,8 @@ class Door:
     ) -> None:
         check_environment()
         key = random.normalised(key)
-        # Here and nowhere else methods meet data: what is written for one record is summed over those of a unit.
+        method = with_own_checks(method)
+        # Here alone methods meet data: what is written for one record is summed over those of a unit.
         method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
         _refuse_leaks(method, data, state, key)
@@ -115,10 +118,12 @@ class Door:
         else:
             take = jax.jit(step.take, donate_argnums=0)
             lowered, text = trace.lower(take, state, 0, 0, 0, step.given(secret), secret, key, data._records)
-        # The start decides the bits too, and is computed outside the segment; so do the compiler's options, and the
-        # parts in which random words are made.
+        # The start decides the bits too, and is computed outside the segment; so do the compiler's options, the parts
+        # in which random words are made, and what decides where fingerprints are taken.
         started = trace.lower(jax.jit(lambda key: _arrays(method.init(key))), key)[1]
-        self._text = text + started + repr((step.options, random.WORDS_AT_ONCE, alias.GROUP, SEGMENTS))
+        meetings = (SEGMENTS, LONG_SEGMENT, step.expected_chunks)
+        parts = (step.options, random.WORDS_AT_ONCE, alias.GROUP, meetings)
+        self._text = text + started + repr(parts)
         self._program: Any = lowered and lowered.compile(compiler_options=step.options)
         in_memory = not self._fetch and not self._shards
         self._step, self._room = step, step.room_for(step.together) if in_memory else None
@@ -147,7 +152,14 @@ class Door:
         """
         self._secret, self.origin = secret, origin
         self.tag = _tag(secret, self._key, self._records, self._text, origin)
-        self._begin_segment(-1, b"")
+        self._begin_segment(None, b"", b"")
+
+    def resume_chain(self, chain: bytes) -> None:
+        """Take up the chain of fingerprints that a checkpoint holds: ``chain`` when it was written.
+
+        Privacy: public.
+        """
+        self.chain = chain
 
     def advance(self, state: State, first: int, stop: int) -> State:
         """Take the private steps ``first`` to ``stop - 1``; the ledger line is on disk before a record is read.
@@ -174,14 +186,27 @@ class Door:
         return state
 
     def _meet(self, state: State, step: int) -> None:
-        """Tie subsets and noise of a segment of steps to what the program does at the state in which it begins.
+        """Tie subsets and noise of a segment of steps to what the program did at the states it reached so far.
 
         Two programs that were taken for one, because something was missing in the tag, would otherwise meet the same
         noise, and the difference of their releases would be that of their sums (docs/proofs/replay.md).
         """
         segment, inside = divmod(step, self.segment)
-        if not inside:
-            now_and_then = segment & (segment - 1) == 0  # at a power of two
+        if inside and segment == self._segment:
+            return
+        if segment == self._segment:  # its first steps once more
+            before = self._before
+        elif not inside and (self._segment is None or segment == self._segment + 1):
+            before = self.chain
+        elif step == 0:
+            before = b""
+        else:
+            raise ValueError(
+                f"Step {step} does not follow the steps before it, and its noise belongs to what the program did in "
+                f"them. Go on in order, from a multiple of {self.segment}. This is a mistake of tacit."
+            )
+        chain, now_and_then = before, segment & (segment - 1) == 0  # at a power of two
+        if now_and_then or not before or self.segment * self._step.expected_chunks >= LONG_SEGMENT:
             found, alike = self._step.fingerprint(state, self._key, thorough=now_and_then)
             if not alike:
                 raise RuntimeError(
@@ -189,19 +214,15 @@ class Door:
                     "the run began. Nothing of this step was released. Please report the model; until then, "
                     "run it on another processor or version of JAX."
                 )
-            self._begin_segment(segment, shards.agreed_bytes(found) if self._shards else found)
-        elif self._segment != segment:
-            raise ValueError(
-                f"Step {step} is in the middle of a segment of {self.segment}, and its noise belongs to the state in "
-                "which that segment began. Go on from a multiple of it. This is a mistake of tacit."
-            )
+            chain = hashlib.sha256(before + (shards.agreed_bytes(found) if self._shards else found)).digest()
+        self._begin_segment(segment, before, chain)
 
-    def _begin_segment(self, segment: int, fingerprint: bytes) -> None:
-        # Subsets and noise come from the secret AND the tag AND the fingerprint: other data or another program never
+    def _begin_segment(self, segment: int | None, before: bytes, chain: bytes) -> None:
+        # Subsets and noise come from the secret AND the tag AND the fingerprints: other data or another program never
         # meets the same noise, whoever copied, shared or restarted the run's folder. A simulation hides nothing, and is
         # compared across data.
-        self._segment, self._drawn = segment, (-1, None)
-        tag = f"{self.tag} {segment} {fingerprint.hex()}"
+        self._segment, self._before, self.chain, self._drawn = segment, before, chain, (-1, None)
+        tag = f"{self.tag} {segment} {chain.hex()}"
         stream = hmac.new(random.to_bytes(self._secret), b"stream " + tag.encode(), "sha256").digest()
         self._stream = self._secret if self._look.simulation else random.from_bytes(stream)
         if self._shards:
@@ -318,6 +339,7 @@ class _Step:
         if self.factoring is None:
             clip.shrink(self.length, self.radius)  # refuses what rounding would spoil
         self.chunk = self.factoring.chunk if self.factoring else self._chunk(128.0 if expected is None else expected)
+        self.expected_chunks = max(1, -(-int(expected or 0) // self.chunk))
         self.group = self.factoring.group if self.factoring else lattice.group(self.chunk, self.radius)
         self.fine = self.factoring.fine if self.factoring else 0
         self.room = sample.room(self.count, mechanism.rate) if mechanism.rate < 1 and self.count else self.count
@@ -328,8 +350,10 @@ class _Step:
         self.words = 2 * self.dimension + self.room * len(self.gaps)
         self.groups = -(-self.words // alias.GROUP)
         self.alone = self.words > BY_JAX
-        self.drawn = max(1, min(HANDED_OVER, mechanism.steps, DRAWN_AT_ONCE // self.words))
-        given = max(1, min(64, mechanism.steps, GIVEN_AT_ONCE // self.words))
+        # A segment has noise of its own: what is drawn beyond its end is drawn in vain.
+        segment = -(-mechanism.steps // SEGMENTS)
+        self.drawn = max(1, min(HANDED_OVER, segment, DRAWN_AT_ONCE // self.words))
+        given = max(1, min(64, segment, GIVEN_AT_ONCE // self.words))
         self.together = given if self.alone else self.drawn
         # From public numbers only.
         quick = expected is not None and mechanism.steps * expected * self.length < QUICK
@@ -933,7 +957,7 @@ def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) 
     for need in method.needs if declared else ():
         if any(declared.get(name) != column for name, column in (need.facts or {}).items()):
             raise ValueError(f"The schema of the records is another one. {need.text}")
-    fixed = [need for need in method.needs if need.fixed and _is_ours(need.holds)]
+    fixed = [need for need in method.needs if need.fixed]
     in_blocks = isinstance(data._records, disk.Stored | shards.Shards)
     hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.holds(one) for n in fixed]))(records)))
     if fixed and not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
@@ -942,9 +966,24 @@ def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) 
         raise ValueError(f"Some record is not what the method needs. {' '.join(need.text for need in method.needs)}")
 
 
+def with_own_checks(method: Method) -> Method:
+    """Return the method with needs that are ``fixed`` only where their predicate is tacit's own.
+
+    Others would answer a question about the records, free of charge, by whether they refuse.
+
+    Privacy: public.
+    """
+    own = tuple(need._replace(fixed=need.fixed and _is_ours(need.holds)) for need in method.needs)
+    return method._replace(needs=own)
+
+
 def _is_ours(function: Any) -> bool:
-    """Whether a function's code is in this package, behind whatever of it was filled in beforehand."""
+    """Whether a function's code is in this package, and so is that of what was filled in beforehand."""
     while isinstance(function, functools.partial):
+        filled = (*function.args, *function.keywords.values())
+        given = [part.holds if isinstance(part, Need) else part for part in filled]
+        if not all(_is_ours(part) for part in given if callable(part)):
+            return False
         function = function.func
     code = getattr(function, "__code__", None)
     return code is not None and Path(code.co_filename).is_relative_to(Path(__file__).parents[1])

@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Array, Int32, Shaped, UInt8, UInt32
 
 from tacit import system
+from tacit.ledger import partial_of, remove_partial
 from tacit.schema import Schema, import_arrow, quietly
 from tacit.types import Key, PyTree, State
 from tacit.wall import alias, lattice, random, trace
@@ -400,7 +401,8 @@ def write_columns(source: Any, schema: Schema, folder: str | os.PathLike[str]) -
     file = folder / "records.npy"
     if file.exists():
         raise FileExistsError(f"The folder {str(folder)!r} holds records already. Read them, or choose another folder.")
-    partial = file.with_suffix(".partial")
+    remove_partial(file)  # what a conversion left that was killed
+    partial = partial_of(file)
     try:
         _convert(source, schema, partial)
     except BaseException:
@@ -462,7 +464,7 @@ def _convert(source: Any, schema: Schema, partial: Path) -> None:
 
     dtype = np.dtype([(name, column.dtype, column.shape) for name, column in schema.columns.items()])
     count = 0
-    with open(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | system.BINARY, 0o600), "wb") as out:
+    with os.fdopen(system.create(partial, 0o600), "wb") as out:
         _header(out, dtype, 0)
         for table in _tables(source, schema):
             columns = _columns(table)
