@@ -379,7 +379,7 @@ def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeyp
 def test_without_a_schema_a_posterior_says_what_may_have_been_left_out(declared: bool) -> None:
     records = {"x": RECORDS, "y": np.arange(70) % 3}
     columns = {"x": {"low": -2, "high": 2, "shape": [3]}, "y": {"low": 0, "high": 2, "kind": "integer"}}
-    data = PrivateData(records, tacit.Schema(columns) if declared else None)
+    data = PrivateData(records, tacit.Schema(columns) if declared else None, size=70)
     method = tacit.sep(tacit.sites.softmax(3))
     found = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=2, key=KEY, simulate=1, progress=False)
     assert ("counted for nothing. y must be a class" in (found.warning or "")) is not declared
