@@ -17,8 +17,9 @@ import jax
 import numpy as np
 
 import tacit
-from tacit.fit import drawing, planned
+from tacit.fit import drawing
 from tacit.ledger import Ledger
+from tacit.run.plan import planned
 from tacit.wall import Door, random
 
 COUNT, COLUMNS, BUDGET = 5000, 17, tacit.Budget(1.0, 1e-5)
@@ -42,11 +43,11 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
 def main() -> None:
     """Print both."""
     jax.config.update("jax_enable_compilation_cache", False)
-    method = tacit.natural(size=COUNT)
+    method = tacit.natural()
     data, key = sealed(0), jax.random.key(0)
     first = timed(lambda: tacit.fit(method, data, BUDGET, key=key, progress=False).draws)
     print(f"with compilation {first[0]:.2f} s, {first[1]:.2f} s of processor time (asked: 5)")
-    built, mechanism = planned(method(data.placeholder), data, BUDGET)
+    built, mechanism, _ = planned(method, data, BUDGET)
     facts: dict[str, Any] = {"run": "timing", "kind": "fit", "title": "natural", "simulation": True}
     door = Door(built, data, mechanism, secret=random.fixed(0), key=key, ledgers=[Ledger()], **facts)
     init, draws = jax.jit(built.init), drawing(built)

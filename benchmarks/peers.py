@@ -213,7 +213,7 @@ def fit() -> Found:
 
     found: Found = {}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "tacit.natural, 60 subsets of 1%": (tacit.natural(size=count), {"rate": 0.01, "steps": 60}),
+        "tacit.natural, 60 subsets of 1%": (tacit.natural(), {"rate": 0.01, "steps": 60}),
         "tacit.logistic, 25 subsets of 2%": (tacit.logistic(bound=1.0), {"rate": 0.02, "steps": 25}),
         "tacit.logistic as it comes": (tacit.logistic(bound=1.0), {}),
     }

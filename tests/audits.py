@@ -18,7 +18,7 @@ import numpy as np
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.audit import Audit, audit
-from tests.test_every_method import TABLE, numbers
+from tests.test_every_method import TABLE, numbers, plan
 
 RESULTS = Path(__file__).parent / "results"
 WALL = [Mechanism(1.0, 1.0, 1.0, 1), *(Mechanism(rate, 1.0, noise, 20) for rate, noise in ((1, 2), (0.5, 2), (0.5, 1)))]
@@ -33,7 +33,7 @@ def extreme(name: str) -> dict[str, Any]:
     """Give the records of a method's row, their numbers ten times as large if it takes them: most reach the clip."""
     records = TABLE[name].records
     large = {**records, numbers(name): 10 * records[numbers(name)]}
-    method = TABLE[name].make()(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records))
+    method = TABLE[name].make()(plan(PrivateData(records)))
     return large if all(jnp.all(jax.vmap(need.holds)(large)) for need in method.needs) else records
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import tacit
+from tacit.types import Model, Suggestions
 
 SCHEMA = tacit.Schema({"y": {"low": -6, "high": 6}}, size=200)
 
@@ -46,5 +47,6 @@ def mean_of(size: int, *, aware: bool = True, shift: float = 0.0) -> tacit.Metho
         mu = jax.random.normal(one)
         return {**records, "y": mu + jax.random.normal(other, records["y"].shape)}, {"mu": mu}
 
-    facts = {"clip": 6.0, "rate": 1.0, "steps": 2}
-    return tacit.Method(init, contribute, update, draw, log_likelihood=log_likelihood, simulate=simulate, **facts)
+    suggests = Suggestions(clip=6.0, rate=1.0, steps=2)
+    model = Model(log_likelihood=log_likelihood, simulate=simulate)
+    return tacit.Method(init, contribute, update, draw, suggests=suggests, model=model)

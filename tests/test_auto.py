@@ -13,8 +13,11 @@ from jax.flatten_util import ravel_pytree
 
 import tacit
 from tacit.auto import auto, by_natural
-from tacit.fit import built_for, planned
 from tacit.methods import natural
+from tacit.model import Reading
+from tacit.rehearse import _Stage
+from tacit.run.plan import built_for, plan_for, planned
+from tacit.types import Plan
 from tacit.wall.data import encode
 
 KEY = jax.random.key(0)
@@ -94,11 +97,42 @@ def test_natural_is_planned_for_the_steps_of_the_fit() -> None:
     model = formula("ill ~ age", "bernoulli")
     records = {name: np.stack([column.placeholder()] * 50) for name, column in SCHEMA.columns.items()}
     data = tacit.PrivateData(records, size=100_000)
-    built = built_for(model, data.placeholder, data.size, BUDGET)
-    other, mechanism = planned(built, data, BUDGET, steps=7)
-    assert (built.steps, other.steps, mechanism.steps) == (40, 7, 7)
-    assert other.note == built.note
-    assert other.model is model
+    built = built_for(model, plan_for(data, BUDGET))
+    other, mechanism, title = planned(model, data, BUDGET, steps=7)
+    assert (built.for_steps, other.for_steps, mechanism.steps) == (40, 7, 7)
+    assert other.model.note == built.model.note
+    assert other.model.source is model
+    assert title == "natural"
+
+
+def test_what_is_known_of_a_formula_needs_no_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions, densities and made-up records are those that ``vi`` has, and no inference is set up for them."""
+    model, plan = formula("ill ~ age + sex", "bernoulli"), Plan(SCHEMA.placeholder(), 100_000, budget=BUDGET)
+    theirs = tacit.vi(model)(plan).model
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a guide was read")
+
+    monkeypatch.setattr(Reading, "__init__", refuse)
+    ours = built_for(model, plan).model
+    assert ours.note.startswith("natural")
+    assert (ours.source, theirs.source) == (model, model)
+    records = jax.tree.map(lambda column: jnp.asarray(column[:20]), encode(table(), SCHEMA))
+    made = [known.simulate(KEY, records) for known in (ours, theirs)]  # type: ignore[misc]
+    record = jax.tree.map(lambda column: column[0], records)
+    for one, other in (
+        made,
+        [known.log_likelihood(made[0][1], record) for known in (ours, theirs)],  # type: ignore[misc]
+        [known.predict(made[0][1], records, KEY) for known in (ours, theirs)],  # type: ignore[misc]
+    ):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_a_rehearsal_is_of_the_method_that_a_fit_takes() -> None:
+    model = formula("ill ~ age", "bernoulli")
+    for size, method in ((100_000, "natural"), (20, "vi")):
+        built = _Stage(model, SCHEMA, size, BUDGET, None, None).built
+        assert built.model.note.startswith(f"{method}, since")
 
 
 def test_units_of_several_records_are_for_vi() -> None:
@@ -135,7 +169,7 @@ def test_without_noise_it_is_the_posterior_of_the_formula(
     monkeypatch.setattr(natural, "REACH", 100.0)
     monkeypatch.setattr(natural, "LEVER", 100.0)
     model, records = formula(text, family), encode(table(), SCHEMA)
-    posterior = tacit.fit_public(by_natural(model, COUNT), records, key=KEY, rate=1.0, steps=40)
+    posterior = tacit.fit_public(by_natural(model), records, key=KEY, rate=1.0, steps=40)
     means = {name: jnp.asarray(draws.mean(0)) for name, draws in posterior.draws.items()}
     assert {name: value.shape for name, value in means.items()} == {
         name: prior.event_shape for name, prior in model.priors.items()

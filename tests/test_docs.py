@@ -21,8 +21,9 @@ import pytest
 import tacit
 from tacit.cli import main, parser
 from tacit.cli.runs import _model
-from tacit.fit import built_for, planned
 from tacit.ledger import Look
+from tacit.run.plan import planned
+from tacit.types import Plan
 
 ROOT = Path(__file__).parents[1]
 NO_CERTIFICATE = "ignore:tacit.adapters.d3p gives no certificate"
@@ -88,7 +89,7 @@ def test_sketches_of_methods_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> 
     recipes = []
 
     def plan(method: Any, data: tacit.PrivateData, budget: tacit.Budget, **settings: Any) -> Any:
-        built, recipe = planned(built_for(method, data.placeholder, data.size, budget), data, budget, **settings)
+        built, recipe, _ = planned(method, data, budget, **settings)
         jax.eval_shape(lambda key: built.contribution(built.init(key), data.placeholder, key, key), jax.random.key(0))
         recipes.append(recipe)
         return SimpleNamespace(predict=lambda inputs, key: {"mean": np.zeros((7, len(inputs["x"]), 10))})
@@ -144,7 +145,7 @@ def test_cheap_commands_do_what_the_page_says(
     page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
     _prepare_run(page)
     schema, asked = tacit.Schema.read("schema.toml"), {"formula": None, "model": "model", "home": "model.py"}
-    assert _model(None, asked, schema)(schema.placeholder()).predict
+    assert _model(None, asked, schema)(Plan(schema.placeholder())).model.predict
     ran = set()
     for arguments, said in commands(page):
         if arguments[0] in {"fit", "resume", "rehearse", "synthesize", "audit"}:

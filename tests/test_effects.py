@@ -13,7 +13,7 @@ from tacit.results.effects import profiles, reference
 from tacit.results.plots import plot_forest, plot_prior_posterior
 from tacit.results.posterior import Posterior
 from tacit.results.report import report
-from tacit.types import Method
+from tacit.types import Method, Model
 from tacit.wall.data import PrivateData
 
 SCHEMA = Schema(
@@ -37,7 +37,7 @@ def posterior_of(model: Formula, count: int = 50) -> Posterior:
 
 def nothing(model: Formula) -> Method:
     """Give a method that does nothing but know its model."""
-    return Method(lambda key: 0, lambda *_: 0, lambda *_: 0, lambda *_: {}, model=model)
+    return Method(lambda key: 0, lambda *_: 0, lambda *_: 0, lambda *_: {}, model=Model(source=model))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from jax.experimental import io_callback
 
 import tacit
 from tacit import Budget, Ledger, Mechanism, PrivateData, Schema, accounting, ask, calibrate, fit, fit_public, vi
-from tacit.types import Need
+from tacit.types import MethodFor, Need, Plan
 
 CANARY = 73519.0
 COUNT = 61
@@ -300,11 +300,11 @@ def test_a_need_that_calls_out_of_the_program_is_refused(world: World) -> None:
         jax.debug.print("{}", record["x"])
         return record["y"] >= 0
 
-    def leaky(placeholder: Any) -> tacit.Method:
-        return vi(logistic)(placeholder)._replace(needs=(Need("y must not be negative.", holds),))
+    def leaky(plan: Plan) -> tacit.Method:
+        return vi(logistic)(plan)._replace(needs=(Need("y must not be negative.", holds),))
 
     with pytest.raises(ValueError, match="needs calls out of the compiled program"):
-        fit(leaky, world.data, Budget(1.0, 1e-5), progress=False)
+        fit(MethodFor(leaky), world.data, Budget(1.0, 1e-5), progress=False)
     assert len(world.ledger.looks) == 0
 
 

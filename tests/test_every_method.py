@@ -26,7 +26,7 @@ from tacit.ledger import Ledger
 from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.vi import vi
-from tacit.types import Method, MethodFor, PyTree, Release
+from tacit.types import Method, MethodFor, Plan, PyTree, Release
 from tacit.wall import Door, lattice, released
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
@@ -76,8 +76,8 @@ def row(model: Callable[..., None], guide: Any, binary: bool) -> Row:
 def counted(method: MethodFor) -> MethodFor:
     """Count the traces of a method that has no model to count them in."""
 
-    def build(placeholder: PyTree) -> Method:
-        built = method(placeholder)
+    def build(plan: Plan) -> Method:
+        built = method(plan)
 
         def contribute(*given: Any) -> PyTree:
             TRACES["count"] += 1
@@ -85,7 +85,7 @@ def counted(method: MethodFor) -> MethodFor:
 
         return built._replace(contribute=contribute)
 
-    return build
+    return MethodFor(build)
 
 
 def pixels(count: int = COUNT) -> dict[str, np.ndarray]:
@@ -138,7 +138,7 @@ def net() -> tacit.methods.networks.Network:
 
 
 def on_network(method: Callable[..., MethodFor], **more: Any) -> Row:
-    return Row(lambda: counted(method(net(), size=COUNT, **more)), records(True))
+    return Row(lambda: counted(method(net(), **more)), records(True))
 
 
 TABLE = {
@@ -150,20 +150,14 @@ TABLE = {
     "conjugate, mixture of two": Row(
         lambda: counted(tacit.conjugate(tacit.families.mixture(2, bound=3.0))), records(True)
     ),
-    "lda, two topics": Row(lambda: counted(lambda placeholder: lda(2, 6)), documents()),
+    "lda, two topics": Row(lambda: counted(lda(2, 6)), documents()),
     "logistic, three columns": Row(lambda: counted(tacit.logistic(bound=3.0)), records(True)),
-    "marginals, of one number and one category": Row(
-        lambda: counted(lambda placeholder: tacit.marginals(FACTS, prior_std=1.0)), facts()
-    ),
-    "natural, logistic regression": Row(
-        lambda: counted(tacit.natural(size=COUNT, prior_std=1.0, steps=STEPS)), records(True)
-    ),
-    "natural, linear regression": Row(
-        lambda: counted(tacit.natural("normal", size=COUNT, steps=STEPS)), records(False)
-    ),
-    "pbp, four hidden units": Row(lambda: counted(tacit.pbp((4,), size=COUNT)), records(False)),
-    "sep, probit regression": Row(lambda: counted(tacit.sep(tacit.sites.probit(), size=COUNT)), records(True)),
-    "sep, mixture of two": Row(lambda: counted(tacit.sep(tacit.sites.mixture(2, 0.5), size=COUNT)), clusters()),
+    "marginals, of one number and one category": Row(lambda: counted(tacit.marginals(FACTS, prior_std=1.0)), facts()),
+    "natural, logistic regression": Row(lambda: counted(tacit.natural(prior_std=1.0)), records(True)),
+    "natural, linear regression": Row(lambda: counted(tacit.natural("normal")), records(False)),
+    "pbp, four hidden units": Row(lambda: counted(tacit.pbp((4,))), records(False)),
+    "sep, probit regression": Row(lambda: counted(tacit.sep(tacit.sites.probit())), records(True)),
+    "sep, mixture of two": Row(lambda: counted(tacit.sep(tacit.sites.mixture(2, 0.5))), clusters()),
     "vi, logistic regression": row(logistic, AutoNormal, True),
     "vi, linear regression with unknown noise, full covariance": row(linear, AutoMultivariateNormal, False),
 }
@@ -177,6 +171,11 @@ SECOND = (
 ROWS = [pytest.param(name, marks=pytest.mark.slow) if name in SECOND else name for name in TABLE]
 every = pytest.mark.parametrize("name", ROWS)
 with_model = pytest.mark.parametrize("name", [one for one, row in zip(ROWS, TABLE.values(), strict=True) if row.model])
+
+
+def plan(data: PrivateData) -> Plan:
+    """Return the plan of the battery: for seven steps, and for as many records as the rows have."""
+    return Plan(data.placeholder, COUNT, steps=STEPS)
 
 
 class Opened(NamedTuple):
@@ -195,7 +194,7 @@ def opened(open_door: Callable[..., Door]) -> Callable[[str], Opened]:
     def get(name: str) -> Opened:
         if name not in cache:
             data, ledger = PrivateData(TABLE[name].records, size=COUNT), Ledger()
-            method = TABLE[name].make()(data.placeholder)
+            method = TABLE[name].make()(plan(data))
             start = begin(method)
             cache[name] = Opened(method, data, start, open_door(method, data, MECHANISM, ledgers=[ledger]), ledger)
         return cache[name]
@@ -226,7 +225,7 @@ def test_init_needs_no_data(name: str, opened: Callable[[str], Opened]) -> None:
     _, data, start, *_ = opened(name)
     # Made from the placeholder of another data set: the same bits, so no record and no count is in it.
     other = PrivateData(jax.tree.map(lambda leaf: 1 + leaf[:5], TABLE[name].records))
-    again = begin(TABLE[name].make()(other.placeholder))
+    again = begin(TABLE[name].make()(plan(other)))
     assert same_bits(start, again)
     assert is_finite(start)
     assert jax.tree.structure(data.placeholder) == jax.tree.structure(other.placeholder)
@@ -292,7 +291,7 @@ def test_a_record_that_is_not_finite_leaves_a_finite_state(name: str, opened: Ca
 @every
 def test_no_records_leave_a_finite_state(name: str, open_door: Callable[..., Door]) -> None:
     data = PrivateData(jax.tree.map(lambda leaf: leaf[:0], TABLE[name].records), size=COUNT)
-    method = TABLE[name].make()(data.placeholder)
+    method = TABLE[name].make()(plan(data))
     start = begin(method)
     end = open_door(method, data, MECHANISM).advance(start, 0, STEPS)
     assert is_finite(end)
@@ -316,7 +315,7 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
     # The wall's noise cannot be turned off, so the test takes it out; the clip is far above all contributions.
     monkeypatch.setattr(lattice, "noise", without_noise)
     data = PrivateData(TABLE[name].records, size=COUNT)
-    method = told_of_no_noise(TABLE[name].make()(data.placeholder))
+    method = told_of_no_noise(TABLE[name].make()(plan(data)))
     start = begin(method)
     end = open_door(method, data, Mechanism(1.0, 1000.0, 0.04, STEPS)).advance(start, 0, STEPS)
     private = jax.jit(jax.vmap(method.draw, (None, 0)))(end, jax.random.split(jax.random.fold_in(KEY, STEPS), 1000))
@@ -335,7 +334,7 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
 def test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo(name: str) -> None:
     case = TABLE[name]
     placeholder = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), case.records)
-    method = case.make(optax.sgd(1.0))(placeholder)  # type: ignore[operator]
+    method = case.make(optax.sgd(1.0))(Plan(placeholder))  # type: ignore[operator]
     state = method.init(KEY)
     elbo_key = jax.random.key(11)
     key = jax.random.split(elbo_key)[1]  # what Trace_ELBO hands to the guide

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -20,6 +21,7 @@ import pytest
 
 import tacit
 from tacit.ledger import Ledger, LedgerError
+from tacit.types import MethodFor, Plan, Suggestions
 from tacit.wall import random as secret_random
 
 BUDGET = tacit.Budget(1.0, 1e-6)
@@ -95,45 +97,119 @@ def regression(count=2000):
     return {"x": x, "y": (generator.random(count) < 1 / (1 + np.exp(-(0.5 + 1.5 * x[:, 1])))).astype(np.int32)}
 
 
-def test_a_method_that_plans_its_steps_is_planned_for_those_it_is_given():
+def test_a_method_is_built_for_the_steps_it_is_given():
     """The phases of ``natural`` are parts of its steps: with those of 40 in a run of 5 nothing would be averaged."""
     settings = {"key": jax.random.key(0), "simulate": 1, "progress": False}
     data = tacit.PrivateData(regression(), size=2000)
     budget = tacit.Budget(8.0, 1e-6)
-    planned = tacit.fit(tacit.natural(size=2000, steps=5), data, budget, **settings)
-    replanned = tacit.fit(tacit.natural(size=2000), data, budget, steps=5, **settings)
-    assert replanned.certificate.mechanism == planned.certificate.mechanism
-    assert same(planned, replanned)
+    by_hand = tacit.natural()(Plan(data.placeholder, 2000, steps=5))
+    planned = tacit.fit(by_hand, data, budget, steps=5, **settings)
+    posterior = tacit.fit(tacit.natural(), data, budget, steps=5, **settings)
+    assert posterior.certificate.mechanism == planned.certificate.mechanism
+    assert posterior.certificate.mechanism.steps == 5
+    assert same(planned, posterior)
     # Within five of its own deviations, which count the noise; the seed is fixed.
-    draws = replanned.draws["w"]
+    draws = posterior.draws["w"]
     assert np.all(np.abs(draws.mean(0) - [0.5, 1.5]) < 5 * draws.std(0))
     # Through a selection a candidate has the steps that the score leaves.
     seen = []
-    candidates, settings = {"natural": watched(tacit.natural(size=2000), seen)}, {**settings, "rate": 1.0}
+    candidates, settings = {"natural": watched(tacit.natural(), seen)}, {**settings, "rate": 1.0}
     settings.pop("progress")
     tacit.select(candidates, data, budget, steps=20, repeats=0.5, **settings)
     assert seen == [18]
 
 
 def watched(method, seen):
-    """Write down the steps for which a method is planned anew."""
+    """Write down the steps for which a method is built."""
 
-    def build(placeholder):
-        built = method(placeholder)
+    def build(plan):
+        seen.append(plan.steps)
+        return method(plan)
 
-        def plan(steps):
-            seen.append(steps)
-            return built.plan(steps)
+    return MethodFor(build)
 
-        return built._replace(plan=plan)
 
-    return build
+def test_no_number_is_said_twice():
+    """A method that was built, or made with arguments of the release before, for other numbers is refused."""
+    book = Ledger()
+    data = tacit.PrivateData(regression(), size=2000, ledger=book)
+    plan = Plan(data.placeholder, 2000)
+    with pytest.warns(DeprecationWarning, match="size= of a method"):
+        old_size = tacit.natural(size=1000)
+    with pytest.warns(DeprecationWarning, match="steps= of a method"):
+        old_steps = tacit.natural(steps=8)
+    for method, settings, words in (
+        (tacit.natural()(replace(plan, steps=7)), {"steps": 8}, "was built for 7 steps, and this run has 8"),
+        (tacit.natural()(plan), {"steps": 8}, "was built for 40 steps"),
+        (tacit.natural()(replace(plan, size=1000)), {}, "was built for 1000 records"),
+        (old_size, {}, "size=1000 was given to natural"),
+        (old_steps, {"steps": 9}, "steps=8 was given to natural"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            tacit.fit(method, data, BUDGET, progress=False, **settings)
+    assert old_steps(plan).suggests.steps == old_steps(plan).for_steps == 8
+    assert tacit.natural()(replace(plan, steps=9)).for_steps == 9
+    assert book.looks == ()
+
+
+def test_older_arguments_stay_for_a_release():
+    """They are taken with a warning, and mean what they did."""
+    net = tacit.network((lambda key: {"w": jnp.zeros(2)}, lambda weights, x: weights["w"] @ x), "bernoulli")
+    plan = Plan(tacit.PrivateData(regression()).placeholder)
+    for factory, arguments in (
+        (tacit.natural, ()),
+        (tacit.sep, (tacit.sites.probit(),)),
+        (tacit.pbp, ((3,),)),
+        (tacit.sgd, (net,)),
+        (tacit.sgld, (net,)),
+        (tacit.backprop, (net,)),
+    ):
+        with pytest.raises(ValueError, match=f"{factory.__name__} computes with the number of records"):
+            factory(*arguments)(plan)
+        assert factory(*arguments)(replace(plan, size=300)).for_size == 300
+        with pytest.warns(DeprecationWarning, match="size= of a method"):
+            old = factory(*arguments, size=300)
+        assert old(plan).for_size == 300
+        assert old(replace(plan, size=100, max_records=3)).for_size == 300
+        with pytest.raises(ValueError, match="leave size out"):
+            old(replace(plan, size=100))
+    with pytest.warns(DeprecationWarning, match="built for a plan"):
+        assert tacit.logistic()(plan.placeholder).suggests.steps == 5
+
+
+def test_what_is_fitted_is_told_by_its_type():
+    """Nothing is called to find out what it is, so that an error in a function is shown as it is."""
+    data = tacit.PrivateData(regression(), size=2000)
+    calls = []
+
+    def broken(plan):
+        calls.append(plan)
+        return {}["a name that is not there"]
+
+    with pytest.raises(KeyError, match="a name that is not there"):
+        tacit.fit(MethodFor(broken), data, BUDGET, steps=9, clip=2.0, progress=False)
+    assert len(calls) == 1
+    assert (calls[0].size, calls[0].steps, calls[0].clip, calls[0].budget) == (2000, 9, 2.0, BUDGET)
+    with pytest.raises(TypeError, match="returned a NoneType"):
+        tacit.fit(MethodFor(lambda plan: None), data, BUDGET, progress=False)
+
+    def bare(plan) -> tacit.Method:
+        calls.append(plan)
+        return counting_method()
+
+    with pytest.raises(TypeError, match=r"tacit.MethodFor\(build\)"):
+        tacit.fit(bare, data, BUDGET, progress=False)
+    with pytest.raises(TypeError, match="fit was given a int"):
+        tacit.fit(3, data, BUDGET, progress=False)
+    assert len(calls) == 1
+    posterior = tacit.fit(MethodFor(bare), data, BUDGET, steps=3, simulate=1, progress=False)
+    assert posterior.certificate.mechanism.steps == 3
 
 
 def test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent():
     book = Ledger()
     data = tacit.PrivateData(regression(), size=2000, ledger=book)
-    key, natural = jax.random.key(0), tacit.natural(size=2000)
+    key, natural = jax.random.key(0), tacit.natural()
     for settings, words in (
         ({"steps": 4}, "at least 5"),
         ({"clip": 0.5}, "Leave clip out"),
@@ -169,7 +245,7 @@ def test_totals_are_unbiased_for_the_number_of_records():
 def test_a_method_brings_block_weights_and_the_user_has_the_last_word():
     data = tacit.PrivateData(records(), size=200)
     settings = {**SETTINGS, "simulate": 1}
-    method = counting_method()._replace(weights=(0.5,))
+    method = counting_method()._replace(suggests=Suggestions(weights=(0.5,)))
     assert tacit.fit(method, data, BUDGET, **settings).certificate.mechanism.weights == (0.5,)
     assert tacit.fit(method, data, BUDGET, **settings, weights=(0.25,)).certificate.mechanism.weights == (0.25,)
     followed = tacit.fit(method, data, BUDGET, **{**settings, "clip": "adaptive"})

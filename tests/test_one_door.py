@@ -15,6 +15,7 @@ METHODS_MAY_IMPORT = {
     *(
         "tacit.types",
         "tacit.model",
+        "tacit.models.traced",
         *("tacit.facts.column", "tacit.facts.schema"),  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
         *(
@@ -23,7 +24,7 @@ METHODS_MAY_IMPORT = {
         ),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
-    *("__future__", "typing", "collections", "functools", "inspect", "itertools", "math", "copy"),
+    *("__future__", "typing", "collections", "functools", "inspect", "itertools", "math", "copy", "warnings"),
 }
 D3P_MAY_IMPORT = {
     "tacit.adapters.d3p",
@@ -50,7 +51,7 @@ def faults(source: str, place: str) -> list[str]:
     found = []
     if not place.startswith("wall/"):
         found += [f"touches {name}" for name in sorted(_mentions(tree) & SECRETS)]
-    if place.startswith("methods/") or place == "model.py":
+    if place.startswith("methods/") or place in ("model.py", "models/traced.py"):
         found += [f"imports {name}" for name in _imports(tree, place) if not _within(name, METHODS_MAY_IMPORT)]
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tacit
+from tacit.types import Plan
 from tests.test_fit import BUDGET, SETTINGS, model, records
 
 
@@ -58,7 +59,7 @@ def test_save_and_load(posterior, tmp_path):
     assert loaded.certificate == posterior.certificate
     with pytest.raises(ValueError, match="does not know its model"):
         loaded.predict({"x": np.zeros((1, 2), np.float32)}, key=jax.random.key(0))
-    method = tacit.vi(model)({"x": np.zeros(2, np.float32), "y": np.int32(0)})
+    method = tacit.vi(model)(Plan({"x": np.zeros(2, np.float32), "y": np.int32(0)}))
     again = tacit.Posterior.load(tmp_path / "p.npz", method)
     assert again.predict({"x": np.zeros((3, 2), np.float32)}, key=jax.random.key(0))["y"].shape == (1000, 3)
 

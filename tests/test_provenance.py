@@ -14,8 +14,9 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
-from tacit.fit import built_for
 from tacit.provenance import whose
+from tacit.run.plan import built_for
+from tacit.types import Plan
 
 RECORD = {"x": np.zeros(3, np.float32), "y": np.int32(0)}
 SCHEMA = tacit.Schema(
@@ -40,7 +41,7 @@ class Net(eqx.Module):
 
 
 def network(net: Any) -> Any:
-    return tacit.sgd(tacit.network(net, likelihood="bernoulli"), size=100)(RECORD)
+    return tacit.sgd(tacit.network(net, likelihood="bernoulli"))(Plan(RECORD, 100))
 
 
 LINEAR = eqx.nn.Linear(3, 1, key=jax.random.key(0))
@@ -49,12 +50,12 @@ LINEAR = eqx.nn.Linear(3, 1, key=jax.random.key(0))
 @pytest.mark.parametrize(
     "method",
     [
-        lambda: tacit.natural(size=100)(RECORD),
-        lambda: tacit.logistic()(RECORD),
-        lambda: tacit.sep(tacit.sites.probit(), size=100)(RECORD),
-        lambda: tacit.marginals(SCHEMA),
-        lambda: tacit.conjugate(tacit.families.table(SCHEMA))(SCHEMA.placeholder()),
-        lambda: tacit.lda(topics=3, vocabulary=10),
+        lambda: tacit.natural()(Plan(RECORD, 100)),
+        lambda: tacit.logistic()(Plan(RECORD)),
+        lambda: tacit.sep(tacit.sites.probit())(Plan(RECORD, 100)),
+        lambda: tacit.marginals(SCHEMA)(Plan(SCHEMA.placeholder())),
+        lambda: tacit.conjugate(tacit.families.table(SCHEMA))(Plan(SCHEMA.placeholder())),
+        lambda: tacit.lda(topics=3, vocabulary=10)(Plan(None)),
         lambda: network(eqx.nn.MLP(3, 1, 5, 1, key=jax.random.key(0))),
     ],
 )
@@ -66,8 +67,8 @@ def test_a_formula_is_tacits_own() -> None:
     pytest.importorskip("formulae", reason="formulae is missing: pip install 'tacit[formula]'")
     formula = tacit.formula("ill ~ age + (1 | clinic)", SCHEMA, family="bernoulli")
     for built in (
-        built_for(formula, SCHEMA.placeholder(), SCHEMA.size, tacit.Budget(1.0, 1e-6)),
-        tacit.vi(formula)(SCHEMA.placeholder()),
+        built_for(formula, Plan(SCHEMA.placeholder(), SCHEMA.size, budget=tacit.Budget(1.0, 1e-6))),
+        tacit.vi(formula)(Plan(SCHEMA.placeholder())),
     ):
         assert whose(built.contribute) == "tacit"
 
@@ -79,8 +80,8 @@ def term(record: Any, m: Any) -> Any:
 @pytest.mark.parametrize(
     "contribute",
     [
-        lambda: tacit.vi(model)(RECORD).contribute,
-        lambda: tacit.natural(size=100, features=lambda x: x)(RECORD).contribute,
+        lambda: tacit.vi(model)(Plan(RECORD)).contribute,
+        lambda: tacit.natural(features=lambda x: x)(Plan(RECORD, 100)).contribute,
         lambda: network(Net(LINEAR)).contribute,
         lambda: network(eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(lambda x: x)])).contribute,
         lambda: lambda state, record, key: record,

@@ -25,7 +25,7 @@ from tacit.run.recalibrate import (
     fit_sets,
     fit_temperature,
 )
-from tacit.types import Release
+from tacit.types import Plan, Release
 
 KEY = jax.random.key(0)
 
@@ -33,7 +33,7 @@ KEY = jax.random.key(0)
 def posterior(likelihood: str, output: Any, columns: tuple[int, ...] = (), **more: Any) -> tacit.Posterior:
     """Give a posterior of one draw whose predictions are known: outputs are a fixed function of x."""
     net = tacit.network((lambda key: jnp.ones(1), lambda w, x: output(x) * w), likelihood, **more)
-    method = tacit.sgd(net, size=10)({"x": jnp.zeros(columns), "y": jnp.zeros((), jnp.int32)})
+    method = tacit.sgd(net)(Plan({"x": jnp.zeros(columns), "y": jnp.zeros((), jnp.int32)}, 10))
     return tacit.Posterior({"weights": np.ones((300, 1))}, None, method)
 
 

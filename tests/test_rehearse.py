@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
+from tacit.types import Model, Plan
 from tacit.wall import Door
 
 from .means import SCHEMA, mean_of
@@ -35,7 +36,7 @@ def model(x, group, y=None):
 
 @pytest.fixture(scope="module")
 def method() -> tacit.Method:
-    return tacit.vi(model)(FORM.placeholder())
+    return tacit.vi(model)(Plan(FORM.placeholder()))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_nothing_is_charged_and_each_setting_is_compiled_once(monkeypatch: pytes
 
 
 def test_a_model_makes_up_records_inside_their_bounds(method: tacit.Method) -> None:
-    stage = MODULE._Stage(method, FORM, 150, None, None)
+    stage = MODULE._Stage(method, FORM, 150, BUDGET, None, None)
     records, held_out, truth = stage.records(KEY)
     assert {name: len(column) for name, column in records.items()} == dict.fromkeys(FORM.columns, 150)
     assert len(held_out["x"]) == MODULE.HELD_OUT
@@ -109,7 +110,7 @@ def test_a_model_makes_up_records_inside_their_bounds(method: tacit.Method) -> N
     assert truth["level"].shape == (3,)
     # What is drawn outside its bounds is moved to them, as real records are.
     far = tacit.Schema({"y": {"low": -0.1, "high": 0.1}}, size=200)
-    bounded, _, _ = MODULE._Stage(mean_of(200), far, 200, None, None).records(KEY)
+    bounded, _, _ = MODULE._Stage(mean_of(200), far, 200, BUDGET, None, None).records(KEY)
     assert np.abs(bounded["y"]).max() <= np.float32(0.1)
 
 
@@ -136,21 +137,21 @@ def test_records_from_public_knowledge(method: tacit.Method) -> None:
     def whole(key, size):
         return {"x": np.zeros(size), "group": ["a"] * size, "y": ["yes"] * size}, {"slope": 0.0}
 
-    stage = MODULE._Stage(method, FORM, 150, inputs, None)
+    stage = MODULE._Stage(method, FORM, 150, BUDGET, inputs, None)
     records, _, truth = stage.records(KEY)
     assert set(records["x"]) == {2.0}
     assert set(records["group"]) == {0, 2}
     assert set(truth) == {"slope", "level"}
-    records, _, truth = MODULE._Stage(method, FORM, 150, whole, None).records(KEY)
+    records, _, truth = MODULE._Stage(method, FORM, 150, BUDGET, whole, None).records(KEY)
     assert set(records["group"]) == {0}
     assert set(records["y"]) == {1}
     assert truth == {"slope": 0.0}
     with pytest.raises(ValueError, match=r"left out \['x'\]"):
-        MODULE._Stage(method, FORM, 150, lambda key, size: {"group": ["a"] * size}, None).records(KEY)
+        MODULE._Stage(method, FORM, 150, BUDGET, lambda key, size: {"group": ["a"] * size}, None).records(KEY)
 
 
 def test_records_without_a_schema_and_methods_that_know_nothing() -> None:
-    bare = mean_of(200)._replace(simulate=None, log_likelihood=None)
+    bare = mean_of(200)._replace(model=Model())
     with pytest.raises(ValueError, match="cannot make up records"):
         tacit.rehearse(bare, SCHEMA, BUDGET, replicates=2, key=KEY)
     with pytest.raises(ValueError, match="size=5000"):
@@ -172,9 +173,9 @@ def test_regressions_on_statistics_make_up_records_too(likelihood: str) -> None:
     facts = {"x": {"low": -0.5, "high": 0.5, "shape": (3,)}, "y": {"low": 0, "high": 4, "kind": "integer"}}
     facts |= {"trials": {"low": 1, "high": 4, "kind": "integer"}} if likelihood == "binomial" else {}
     placeholder = tacit.Schema(facts).placeholder()
-    method = tacit.logistic(likelihood, most=4.0)(placeholder)
-    made, draw = method.simulate(KEY, jax.tree.map(lambda leaf: np.stack([leaf] * 50), placeholder))
-    terms = jax.vmap(lambda record: method.log_likelihood(draw, record))(made)
+    method = tacit.logistic(likelihood, most=4.0)(Plan(placeholder))
+    made, draw = method.model.simulate(KEY, jax.tree.map(lambda leaf: np.stack([leaf] * 50), placeholder))
+    terms = jax.vmap(lambda record: method.model.log_likelihood(draw, record))(made)
     assert made["y"].dtype == np.int32
     assert np.isfinite(terms).all()
     assert (terms <= 0).all()
@@ -183,7 +184,7 @@ def test_regressions_on_statistics_make_up_records_too(likelihood: str) -> None:
 def test_a_stage_travels_to_another_process() -> None:
     cloudpickle = pytest.importorskip("cloudpickle")  # what joblib's workers are sent things by
     # Not vi: here, where types are checked at run time, its functions are wrapped in what cannot travel.
-    stage = MODULE._Stage(mean_of(200), SCHEMA, 200, None, None)
+    stage = MODULE._Stage(mean_of(200), SCHEMA, 200, BUDGET, None, None)
     here = stage.records(KEY)
     there = pickle.loads(cloudpickle.dumps(stage)).records(KEY)
     assert jax.tree.all(jax.tree.map(np.array_equal, here, there))

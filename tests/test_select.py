@@ -17,6 +17,7 @@ from tacit import accounting
 from tacit.accounting import composition, renyi
 from tacit.certificate import Certificate, CertificateError
 from tacit.ledger import Ledger, LedgerError, Look
+from tacit.types import Model
 from tacit.wall import Door, repeat
 
 from .means import SCHEMA, mean_of
@@ -291,7 +292,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         ({}, "no candidates"),
         ({"one": {"method": mean_of(200), "steps": 5}}, "same recipe"),
         ({"one": {"clip": 5.0}}, "needs a method"),
-        ({"one": mean_of(200)._replace(log_likelihood=None)}, "log_likelihood="),
+        ({"one": mean_of(200)._replace(model=Model())}, "log_likelihood="),
     ):
         with pytest.raises(ValueError, match=problem):
             tacit.select(candidates, data, BUDGET, **SETTINGS)

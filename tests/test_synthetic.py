@@ -97,6 +97,9 @@ def test_a_posterior_that_was_saved_can_synthesize_again(posterior: tacit.Poster
     with pytest.raises(ValueError, match="cannot make up records"):
         tacit.Posterior.load(tmp_path / "posterior.npz").synthesize(10, 1, key=KEY)
     method = tacit.marginals(SCHEMA, [("a", "b"), ("b", "c")])
+    with pytest.raises(TypeError, match="built for a plan"):
+        tacit.Posterior.load(tmp_path / "posterior.npz", method)
+    method = method(tacit.Plan(SCHEMA.placeholder()))
     copy = tacit.Posterior.load(tmp_path / "posterior.npz", method).synthesize(10, 1, key=KEY)[0]
     assert all(np.array_equal(copy[name], posterior.synthesize(10, 1, key=KEY)[0][name]) for name in "abcd")
     with pytest.raises(ValueError, match="how many records"):

@@ -34,8 +34,9 @@ import study
 
 import tacit
 from tacit.auto import by_natural
-from tacit.fit import drawing, planned
+from tacit.fit import drawing
 from tacit.ledger import Ledger
+from tacit.run.plan import planned
 from tacit.wall import Door, random
 from tacit.wall.data import encode
 
@@ -257,7 +258,7 @@ class Program:
     """Fits of one method to records of one table, compiled once; and what they say of held-out records."""
 
     def __init__(self, method: Any, data: tacit.PrivateData) -> None:
-        self.method, self.mechanism = planned(method(data.placeholder), data, BUDGET)
+        self.method, self.mechanism, _ = planned(method, data, BUDGET)
         self.door = Door(
             self.method,
             data,
@@ -274,7 +275,7 @@ class Program:
         self.draws, self.judge = drawing(self.method), jax.jit(self._judge)
 
     def _judge(self, draws: Any, records: Any) -> Any:
-        terms = jax.vmap(lambda draw: jax.vmap(lambda one: self.method.log_likelihood(draw, one))(records))(draws)
+        terms = jax.vmap(lambda draw: jax.vmap(lambda one: self.method.model.log_likelihood(draw, one))(records))(draws)
         return jnp.mean(jax.nn.logsumexp(terms, 0) - jnp.log(len(terms)))
 
     def fit(self, data: tacit.PrivateData, held_out: Any, seed: int, clip: float = 1.0, rate: float = 1.0) -> float:
@@ -305,7 +306,7 @@ def compare(table: Table, runs: int, most: int, again: str = "", kept: Any = Non
     programs: dict[str, Program] = {}
     adam = optax.chain(optax.adam(study.simulated_schedule, b2=0.99), stored())
     vi = tacit.vi(model, getattr(model, "guide", None), adam)
-    made = {"natural": by_natural(model, count), "vi": lambda placeholder: turned(vi(placeholder))}
+    made = {"natural": by_natural(model), "vi": tacit.MethodFor(lambda plan: turned(vi(plan)))}
     for seed in range(SEED, SEED + runs):
         order = np.random.default_rng(seed).permutation(len(frame))
         data = tacit.PrivateData(frame.iloc[order[:count]], schema)

@@ -218,7 +218,7 @@ def models(likelihood: str) -> Callable[..., None]:
 
 def methods(likelihood: str, columns: int, count: int) -> dict[str, Any]:
     """Give the methods to compare. Those with bounds get generous public ones."""
-    found = {"natural": tacit.natural(likelihood, size=count, prior_std=PRIOR)}
+    found = {"natural": tacit.natural(likelihood, prior_std=PRIOR)}
     if likelihood == "bernoulli":
         found["logistic"] = tacit.logistic(bound=1.2 * columns**0.5)
     if likelihood == "normal":
@@ -232,10 +232,10 @@ class Repeated:
     def __init__(self, method: Any, records: Any, budget: tacit.Budget) -> None:
         count = len(next(iter(records.values())))
         data = tacit.PrivateData(records, size=count)
-        self.method = method(data.placeholder)
-        recipe = {"rate": self.method.rate or 0.1, "steps": self.method.steps or 1000}
-        clip = self.method.clip or 2 * _numbers(self.method, data.placeholder) ** 0.5
-        self.mechanism = tacit.calibrate(budget, clip=clip, weights=self.method.weights, **recipe)
+        self.method = method(tacit.Plan(data.placeholder, count))
+        recipe = {"rate": self.method.suggests.rate or 0.1, "steps": self.method.suggests.steps or 1000}
+        clip = self.method.suggests.clip or 2 * _numbers(self.method, data.placeholder) ** 0.5
+        self.mechanism = tacit.calibrate(budget, clip=clip, weights=self.method.suggests.weights, **recipe)
         names = {"run": "coverage", "kind": "fit", "title": "coverage", "simulation": True}
         self.door = Door(
             self.method,
@@ -316,7 +316,7 @@ def replicates(
         if design == "groups":
             records, truth = hierarchy(seed, count)
             free = not_private_hierarchy(records, seed)
-            method = tacit.natural(size=count, prior_std=PRIOR, groups={"clinic": CLINICS})
+            method = tacit.natural(prior_std=PRIOR, groups={"clinic": CLINICS})
         elif design == "chances":
             records, truth = chances(seed, count)
             free, method = not_private_chances(records), tacit.conjugate(tacit.families.bernoulli())
@@ -358,7 +358,7 @@ def census(epsilon: float, runs: int) -> dict[str, list[float]]:
         records = {"x": x[inside], "y": y[inside].astype(np.float32)}
         began = time.perf_counter()
         if program is None:
-            program = Repeated(tacit.natural(size=COUNT, prior_std=PRIOR), records, tacit.Budget(epsilon, DELTA))
+            program = Repeated(tacit.natural(prior_std=PRIOR), records, tacit.Budget(epsilon, DELTA))
         draws = program.fit(records, seed)["w"]
         seconds.append(time.perf_counter() - began)
         mode, covariance, free = study.logistic_posterior(x[inside], y[inside], PRIOR, 1000, seed)

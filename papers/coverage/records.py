@@ -34,7 +34,7 @@ def methods(columns: int, count: int) -> dict[str, Any]:
     optimizer = optax.adam(study.simulated_schedule, b2=0.99)
     model = coverage.models("bernoulli")
     return {
-        "natural": tacit.natural(size=count, prior_std=coverage.PRIOR),
+        "natural": tacit.natural(prior_std=coverage.PRIOR),
         "d3p form": clipped(study.with_averages(elbo_form(model, count, optimizer)), columns**0.5),
         "vi": clipped(tacit.vi(model), columns**0.5),
         "d3p as published": clipped(
@@ -43,19 +43,24 @@ def methods(columns: int, count: int) -> dict[str, Any]:
     }
 
 
-def last(method: Any) -> Any:
+def last(method: tacit.MethodFor) -> tacit.MethodFor:
     """Give a method that draws from its last iterate, as d3p does."""
 
-    def build(placeholder: Any) -> tacit.Method:
-        built = method(placeholder)
+    def build(plan: tacit.Plan) -> tacit.Method:
+        built = method(plan)
         return built._replace(draw=lambda state, key: built.draw(state._replace(average=state.params), key))
 
-    return build
+    return tacit.MethodFor(build)
 
 
-def clipped(method: Any, clip: float, **more: Any) -> Any:
+def clipped(method: tacit.MethodFor, clip: float, **more: Any) -> tacit.MethodFor:
     """Give a method with another default clip."""
-    return lambda placeholder: method(placeholder)._replace(clip=clip, **more)
+
+    def build(plan: tacit.Plan) -> tacit.Method:
+        built = method(plan)
+        return built._replace(suggests=built.suggests._replace(clip=clip, **more))
+
+    return tacit.MethodFor(build)
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def rehearsed(name: str, read: Callable[[], Any], model: Any, repeats: int, size
         return {"x": sample[np.asarray(chosen)]}
 
     pilot = tacit.fit_public(method, {"x": sample, "y": y[order[:PUBLIC]]}, key=jax.random.key(2))
-    predict = jax.jit(method(facts.placeholder()).predict)
+    predict = jax.jit(method(tacit.Plan(facts.placeholder())).model.predict)
 
     def as_pilot(key: Any, count: int) -> Any:
         keys = jax.random.split(key, 3)

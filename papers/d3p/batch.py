@@ -27,7 +27,7 @@ from peer import CLIP, COLUMNS, LEARNING_RATE, SIGMA
 from peer_client import FOLDER, Peer, Time, figure_path, in_turns, timed, write_results
 
 import tacit
-from tacit.types import Array
+from tacit.types import Array, Plan
 from tacit.wall import Door
 from tacit.wall import random as secret_random
 
@@ -75,7 +75,7 @@ def functions(model: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def private_steps(model: str, data: tacit.PrivateData, batch: int) -> Callable[[int], Any]:
     """Compile tacit's private step; give a program that takes some steps."""
-    method = tacit.vi(*functions(model), optax.adam(LEARNING_RATE))(data.placeholder)
+    method = tacit.vi(*functions(model), optax.adam(LEARNING_RATE))(Plan(data.placeholder))
     mechanism = tacit.Mechanism(rate=batch / data.size, clip=CLIP, noise_multiplier=SIGMA, steps=10**6)
     door = Door(
         method,

@@ -28,7 +28,7 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoNormal
 from numpyro.infer.initialization import init_to_median
 
-from tacit import Method, Release
+from tacit import Method, MethodFor, Plan, Release
 
 
 class ELBOState(NamedTuple):
@@ -42,11 +42,11 @@ class ELBOState(NamedTuple):
 
 def elbo_form(
     model: Callable[..., Any], count: int, optimizer: optax.GradientTransformation, guide: Any = AutoNormal
-) -> Callable[[Any], Method]:
+) -> MethodFor:
     """Give d3p's method for a model whose records are a dictionary."""
 
-    def build(placeholder: Any) -> Method:
-        one = {name: jnp.asarray(leaf)[None] for name, leaf in placeholder.items()}
+    def build(plan: Plan) -> Method:
+        one = {name: jnp.asarray(leaf)[None] for name, leaf in plan.placeholder.items()}
         model_trace = trace(seed(model, 0)).get_trace(**one)
         observed = [name for name, site in model_trace.items() if site["type"] == "sample" and site["is_observed"]]
         around = guide
@@ -91,4 +91,4 @@ def elbo_form(
 
         return Method(init, contribute, update, draw, own=True)
 
-    return build
+    return MethodFor(build)

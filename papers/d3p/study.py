@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tacit
+from tacit.types import Model
 
 HERE = Path(__file__).parent
 COLOURS = {"black": "0.25", "blue": "#0072B2", "orange": "#E69F00", "green": "#009E73", "pink": "#CC79A7"}
@@ -58,11 +59,11 @@ def at(state: Any, params: Any) -> Any:
     return state._replace(average=params, **({"path": ()} if "path" in state._fields else {}))
 
 
-def with_last(method: tacit.Method | Callable[[Any], tacit.Method]) -> Callable[[Any], tacit.Method]:
+def with_last(method: tacit.Method | tacit.MethodFor) -> tacit.MethodFor:
     """Let a method draw from its averaged parameters and, under the names ``last/...``, from its last ones too."""
 
-    def build(placeholder: Any) -> tacit.Method:
-        built = method if isinstance(method, tacit.Method) else method(placeholder)
+    def build(plan: tacit.Plan) -> tacit.Method:
+        built = method if isinstance(method, tacit.Method) else method(plan)
 
         def draw(state: Any, key: Any) -> dict[str, Any]:
             last = built.draw(at(state, state.params), key)
@@ -73,7 +74,7 @@ def with_last(method: tacit.Method | Callable[[Any], tacit.Method]) -> Callable[
 
         return built._replace(draw=draw)
 
-    return build
+    return tacit.MethodFor(build)
 
 
 class Iterates(NamedTuple):
@@ -83,11 +84,11 @@ class Iterates(NamedTuple):
     flat: Any
 
 
-def with_averages(method: Callable[[Any], tacit.Method]) -> Callable[[Any], tacit.Method]:
+def with_averages(method: tacit.MethodFor) -> tacit.MethodFor:
     """As ``with_last``, and under ``flat/...`` from an average with weights that grow like t instead of t**3."""
 
-    def build(placeholder: Any) -> tacit.Method:
-        built = method(placeholder)
+    def build(plan: tacit.Plan) -> tacit.Method:
+        built = method(plan)
 
         def init(key: Any) -> Iterates:
             state = built.init(key)
@@ -109,9 +110,9 @@ def with_averages(method: Callable[[Any], tacit.Method]) -> Callable[[Any], taci
                 for name, value in built.draw(at(state.inner, params), key).items()
             }
 
-        return built._replace(init=init, contribute=contribute, update=update, draw=draw, predict=None, points=None)
+        return built._replace(init=init, contribute=contribute, update=update, draw=draw, points=None, model=Model())
 
-    return build
+    return tacit.MethodFor(build)
 
 
 def simulated_schedule(step: Any) -> Any:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -74,9 +73,9 @@ FIFTH = [
 ]
 
 
-def at_last(method: Any) -> Callable[[Any], tacit.Method]:
+def at_last(method: tacit.MethodFor) -> tacit.MethodFor:
     """Let a method draw its last place in place of an average."""
-    return lambda placeholder: method(placeholder)._replace(draw=lambda state, key: state.weights)
+    return tacit.MethodFor(lambda plan: method(plan)._replace(draw=lambda state, key: state.weights))
 
 
 def walked(member: Member, given: mnist.Images, passes: int) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def walked(member: Member, given: mnist.Images, passes: int) -> dict[str, Any]:
     costs = [tacit.epsilon(rate, member.noise_multiplier, every * (i + 1), DELTA) for i in range(passes)]
     network = "cnn" if count > 1000 else "tiny"
     net = tacit.network(mnist.module(network, jax.random.key(1)), prior="none")
-    method = at_last(tacit.sgd(net, size=count, optimizer=optax.sgd(member.learning_rate)))
+    method = at_last(tacit.sgd(net, optimizer=optax.sgd(member.learning_rate)))
     # The smallest budget that lets the member's own noise through.
     budget = tacit.Budget(costs[-1] * (1 + 1e-4), DELTA)
     watched = mnist.with_history(method, given, every)

@@ -39,7 +39,7 @@ import tacit
 from tacit.fit import posterior_of
 from tacit.results import calibration, plots
 from tacit.run import recalibrate
-from tacit.types import Method, Release
+from tacit.types import Method, MethodFor, Plan, Release
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -141,14 +141,14 @@ def langevin(pace: float) -> Callable[[Any, int, int, Any], Any]:
 
     def make(net: Any, size: int, steps: int, x: Any) -> Any:
         late = {"keep": 10, "burn_in": steps // 2, "thin": max(1, steps // 40), "watch": {"x": x}}
-        return tacit.sgld(net, size=size, step_size=pace / size, friction=0.1, **late)
+        return tacit.sgld(net, step_size=pace / size, friction=0.1, **late)
 
     return make
 
 
 def descending(method: Any, pace: float, **more: Any) -> Callable[[Any, int, int, Any], Any]:
     """Give a method with momentum."""
-    return lambda net, size, steps, x: method(net, size=size, optimizer=optax.sgd(pace, momentum=0.9), **more)
+    return lambda net, size, steps, x: method(net, optimizer=optax.sgd(pace, momentum=0.9), **more)
 
 
 PRIVATE = {
@@ -197,17 +197,17 @@ def images(name: str, count: int | None = None) -> Images:
     return Images(train, held, flat(test_x[few]), test_y[few].astype(np.int32))
 
 
-def with_history(method: Any, given: Images, every: int) -> Callable[[Any], Method]:
+def with_history(method: MethodFor, given: Images, every: int) -> MethodFor:
     """Let a method note how many of 1000 test images one of its draws gets right, each time a pass is done."""
     few = min(1000, len(given.y) // 2)
     x, y = jnp.asarray(given.x[:few]), jnp.asarray(given.y[:few])
 
-    def build(placeholder: Any) -> Method:
-        inner = method(placeholder)
+    def build(plan: Plan) -> Method:
+        inner = method(plan)
 
         def right(state: Any, key: Any) -> Any:
             points = inner.points(state) if inner.points else {}
-            found = inner.predict({**inner.draw(state, key), **points}, {"x": x}, key)["mean"]
+            found = inner.model.predict({**inner.draw(state, key), **points}, {"x": x}, key)["mean"]
             return jnp.mean(jnp.argmax(found, 1) == y)
 
         def update(state: Any, release: Any, key: Any) -> Any:
@@ -219,18 +219,19 @@ def with_history(method: Any, given: Images, every: int) -> Callable[[Any], Meth
         def points(state: Any) -> dict[str, Any]:
             return {**(inner.points(state[0]) if inner.points else {}), "history": state[1]}
 
+        def predict(draw: Any, inputs: Any, key: Any) -> Any:
+            return inner.model.predict({name: value for name, value in draw.items() if name != "history"}, inputs, key)
+
         return inner._replace(
             init=lambda key: (inner.init(key), jnp.zeros(PASSES + 1), jnp.int32(0)),
             contribute=lambda state, *more: inner.contribute(state[0], *more),
             update=update,
             draw=lambda state, key: inner.draw(state[0], key),
-            predict=lambda draw, inputs, key: inner.predict(
-                {name: value for name, value in draw.items() if name != "history"}, inputs, key
-            ),
             points=points,
+            model=inner.model._replace(predict=predict),
         )
 
-    return build
+    return MethodFor(build)
 
 
 def plain_step(method: Method, net: Any, records: Any, size: int) -> Callable[[Any, Any], Any]:
@@ -271,7 +272,7 @@ def fitted(name: str, network: str, prior: str, private: bool, given: Images, pa
         found = study.fit(method, given.train, BUDGET, seed=1, rate=subset / count, steps=steps, clip=setting.clip)
     else:
         records = jax.tree.map(jnp.asarray, given.train)
-        built = method(jax.tree.map(lambda leaf: leaf[0], records))
+        built = method(Plan(jax.tree.map(lambda leaf: leaf[0], records), count, steps=steps))
         step = jax.jit(plain_step(built, net, records, subset), donate_argnums=0)
         state = jax.tree.map(jnp.copy, built.init(key))  # each part its own, to be given up
         for t in range(steps):

@@ -105,24 +105,24 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "SGLD": Setting(
-        lambda key: tacit.sgld(network(key), size=COUNT, step_size=4e-5, friction=0.3, keep=300, thin=1),
+        lambda key: tacit.sgld(network(key), step_size=4e-5, friction=0.3, keep=300, thin=1),
         16.0,
         400,
-        lambda key: tacit.sgld(network(key), size=COUNT, step_size=1e-5, keep=100, thin=40),
+        lambda key: tacit.sgld(network(key), step_size=1e-5, keep=100, thin=40),
         6000,
     ),
     "BBP": Setting(
-        lambda key: tacit.backprop(network(key), size=COUNT, optimizer=optax.sgd(0.003, momentum=0.9)),
+        lambda key: tacit.backprop(network(key), optimizer=optax.sgd(0.003, momentum=0.9)),
         10.0,
         STEPS,
-        lambda key: tacit.backprop(network(key), size=COUNT, optimizer=optax.adam(0.005)),
+        lambda key: tacit.backprop(network(key), optimizer=optax.adam(0.005)),
         2000,
     ),
     "MC dropout": Setting(
-        lambda key: tacit.dropout(network(key, 0.5), size=COUNT, optimizer=optax.sgd(0.01, momentum=0.9)),
+        lambda key: tacit.dropout(network(key, 0.5), optimizer=optax.sgd(0.01, momentum=0.9)),
         5.0,
         STEPS,
-        lambda key: tacit.dropout(network(key, 0.5), size=COUNT, optimizer=optax.adam(0.005)),
+        lambda key: tacit.dropout(network(key, 0.5), optimizer=optax.adam(0.005)),
         2000,
     ),
 }

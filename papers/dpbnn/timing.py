@@ -38,8 +38,8 @@ from tacit.wall import random as secret_random  # noqa: E402
 
 RECORDS = 60000
 METHODS: dict[str, Callable[..., Any]] = {
-    "SGD": lambda net: tacit.sgd(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
-    "Bayes by backprop": lambda net: tacit.backprop(net, size=RECORDS, optimizer=optax.sgd(LEARNING_RATE)),
+    "SGD": lambda net: tacit.sgd(net, optimizer=optax.sgd(LEARNING_RATE)),
+    "Bayes by backprop": lambda net: tacit.backprop(net, optimizer=optax.sgd(LEARNING_RATE)),
 }
 WARM = 64
 """Steps that are taken before the clock starts: in the first ones methods take every iterate into their average."""
@@ -56,7 +56,7 @@ def made_up() -> dict[str, Any]:
 
 def private(method: Any, data: tacit.PrivateData, number: int) -> Timer:
     """Time the wall's step."""
-    built = method(data.placeholder)
+    built = method(tacit.Plan(data.placeholder, RECORDS))
     mechanism = tacit.Mechanism(rate=SUBSET / RECORDS, clip=CLIP, noise_multiplier=SIGMA, steps=10**6)
     door = Door(
         *(built, data, mechanism),

@@ -82,9 +82,8 @@ def private(method: Any, given: Any, epsilon: float, seed: int, **recipe: Any) -
     budget = tacit.Budget(epsilon, DELTA)
     if epsilon < 20:
         return study.fit(method, given, budget, seed, **recipe)
-    built = method({"x": jnp.zeros(COLUMNS)})
-    recipe = {"rate": built.rate, "steps": built.steps, "clip": built.clip, "weights": built.weights, **recipe}
-    mechanism = tacit.calibrate(budget, **recipe)
+    built = method(tacit.Plan({"x": jnp.zeros(COLUMNS)}, len(given["x"])))
+    mechanism = tacit.calibrate(budget, **{**built.suggests._asdict(), **recipe})
     x, key, count = jnp.asarray(given["x"]), jax.random.key(seed), len(given["x"])
     weights = Natural(*(mechanism.weights or ()))
     std = Natural(*(jnp.float32(mechanism.noise_std / weight) for weight in weights))
@@ -144,21 +143,21 @@ def main() -> None:
     methods: dict[str, list[Any]] = {name: [] for name in ("EP", "averaged EP", "SEP", "SEP, paper's reading")}
     for seed in range(runs):
         key = jax.random.key(seed)
-        sep = tacit.sep(SITE, size=count, prior=PRIOR)
-        slow = tacit.sep(SITE, size=count, prior=PRIOR, pace=lambda step: jnp.float32(1), reading="paper")
+        sep = tacit.sep(SITE, prior_std=PRIOR**-0.5)
+        slow = tacit.sep(SITE, prior_std=PRIOR**-0.5, pace=lambda step: jnp.float32(1), reading="paper")
         steps = 10 if chosen.quick else 100
-        methods["EP"].append(tacit.ep(SITE, given, prior=PRIOR, key=key, sweeps=steps // 5, damping=0.3))
+        methods["EP"].append(tacit.ep(SITE, given, prior_std=PRIOR**-0.5, key=key, sweeps=steps // 5, damping=0.3))
         methods["averaged EP"].append(
-            tacit.ep(SITE, given, prior=PRIOR, key=key, sweeps=steps, damping=0.3, averaged=True)
+            tacit.ep(SITE, given, prior_std=PRIOR**-0.5, key=key, sweeps=steps, damping=0.3, averaged=True)
         )
         methods["SEP"].append(tacit.fit_public(sep, given, steps=2 * steps, rate=0.2, key=key))
         methods["SEP, paper's reading"].append(tacit.fit_public(slow, given, steps=steps, key=key))
         for epsilon in epsilons:
-            ours = tacit.sep(SITE, size=count, prior=PRIOR, bound=BOUND)
+            ours = tacit.sep(SITE, prior_std=PRIOR**-0.5, bound=BOUND)
             methods.setdefault(f"DP-SEP, ε = {epsilon:g}", []).append(
                 private(ours, given, epsilon, seed, **({"steps": 10} if chosen.quick else {}))
             )
-            printed = tacit.sep(SITE, size=count, prior=PRIOR, pace=lambda step: jnp.float32(0.1), reading="paper")
+            printed = tacit.sep(SITE, prior_std=PRIOR**-0.5, pace=lambda step: jnp.float32(0.1), reading="paper")
             recipe = {"rate": 0.1, "steps": 10 * steps, "clip": 1.0, "weights": (1.0, 1.0)}
             methods.setdefault(f"DP-SEP, ε = {epsilon:g}, paper's reading, clip 1", []).append(
                 private(printed, given, epsilon, seed, **recipe)

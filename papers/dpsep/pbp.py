@@ -181,13 +181,13 @@ def passes(
 ) -> Iterator[dict[str, Any]]:
     """Give the network after every pass over public records, shuffled or in their order; no noise."""
     x, y, count = jnp.asarray(split.x), jnp.asarray(split.y), len(split.y)
-    built = method({"x": x[0], "y": y[0]})
+    built = method(tacit.Plan({"x": x[0], "y": y[0]}, count))
 
     def contribution(state: Any, record: Any) -> Any:
         given = built.contribute(state, record, key)
         if clip is None:
             return given
-        leaves = zip(jax.tree.leaves(given), built.weights, strict=True)
+        leaves = zip(jax.tree.leaves(given), built.suggests.weights, strict=True)
         length = jnp.sqrt(sum(jnp.sum(jnp.square(leaf * weight)) for leaf, weight in leaves))
         return jax.tree.map(lambda leaf: leaf * jnp.minimum(1, clip / length), given)
 
@@ -221,7 +221,7 @@ def sep(
     count, number = len(split.y), 1 if quick else PASSES.get(name, 40)
     subset = 50 if count > 5000 else 10
     pace = falling(PACES.get(name, 0.01), number * (count // subset))
-    method = tacit.pbp((UNITS.get(name, 50),), size=count, noise=noise, pace=pace)
+    method = tacit.pbp((UNITS.get(name, 50),), noise=noise, pace=pace)
     return last(passes(method, split, subset, number, clip, key))
 
 
@@ -243,7 +243,7 @@ def random_features(split: Split, epsilon: float, seed: int) -> tuple[float, flo
     # Centred on their mean under inputs N(0, I), which is public, features are shorter and less alike.
     public = np.asarray(jax.vmap(features)(jax.random.normal(jax.random.key(seed + 1), (2000, split.x.shape[1]))))
     centre = np.append(public.mean(0)[:-1], 0)
-    method = tacit.sep(sites.gaussian(GUESS), size=len(split.y), prior=0.02, bound=1.3)
+    method = tacit.sep(sites.gaussian(GUESS), prior_std=0.02**-0.5, bound=1.3)
     fit = study.fit(method, {"x": given - centre, "y": split.y}, tacit.Budget(epsilon, DELTA), seed, rate=1.0, steps=3)
     f = (np.asarray(jax.vmap(features)(split.test_x)) - centre) @ fit.draws["w"].T
     return judge(split, f.mean(1), f.var(1) + GUESS)
@@ -301,7 +301,7 @@ def ep(split: Split, units: int, noise: float, decay: float, sweeps: int, key: A
 
     site = sites.Site(log_z, "weights", centre=centre)
     records = {"x": split.x, "y": split.y}
-    fit = tacit.ep(site, records, prior=decay, key=key, sweeps=sweeps, damping=DAMPING)
+    fit = tacit.ep(site, records, prior_std=decay**-0.5, key=key, sweeps=sweeps, damping=DAMPING)
     return by_draws(split, fit.draws, noise)
 
 
@@ -314,7 +314,7 @@ def private(
     split: Split, units: int, epsilon: float, seed: int, steps: int = STEPS, rate: float | None = None, **recipe: Any
 ) -> tuple[float, float]:
     """Fit the network through the wall."""
-    method = tacit.pbp((units,), size=len(split.y), pace=falling(PRIVATE_PACE, steps))
+    method = tacit.pbp((units,), pace=falling(PRIVATE_PACE, steps))
     recipe = {"rate": rate or rate_of(split), "steps": steps, **recipe}
     fit = study.fit(method, {"x": split.x, "y": split.y}, tacit.Budget(epsilon, DELTA), seed, **recipe)
     return network(split, fit.points)
@@ -322,7 +322,7 @@ def private(
 
 def without_noise(split: Split, units: int, steps: int, key: Any) -> tuple[float, float]:
     """Do what the private fit does, but for its noise."""
-    method = tacit.pbp((units,), size=len(split.y), pace=falling(PRIVATE_PACE, steps))
+    method = tacit.pbp((units,), pace=falling(PRIVATE_PACE, steps))
     rate = rate_of(split)
     return network(
         split, last(passes(method, split, round(rate * len(split.y)), max(1, round(steps * rate)), 1.5, key))
@@ -365,12 +365,12 @@ def numpy_pass(split: Split, mean: list[Any], variance: list[Any], noise: float)
 def speed(quick: bool) -> dict[str, float]:
     """Time one pass over protein, subsets of 256, 100 units, against a loop over records; check that they agree."""
     split, noise = load("protein", 0, 2000 if quick else None), 0.5
-    method = tacit.pbp((100,), size=len(split.y), noise=noise)
+    method = tacit.pbp((100,), noise=noise)
     # In their order, as the loop takes them.
     clocks = [clock() for _ in passes(method, split, 256, 12, None, jax.random.key(0), shuffled=False)]
     # The first pass, with compilation, is not among the differences.
     ours = np.median(np.diff(clocks, axis=0), axis=0)
-    built = method({"x": jnp.asarray(split.x[0]), "y": jnp.asarray(split.y[0])})
+    built = method(tacit.Plan({"x": jnp.asarray(split.x[0]), "y": jnp.asarray(split.y[0])}, len(split.y)))
     state = built.init(jax.random.key(0))
     mean, variance = ([np.asarray(leaf) for leaf in part] for part in state.cavity)
     mean[1] = np.float32(np.random.default_rng(0).normal(size=mean[1].shape))

@@ -135,12 +135,12 @@ def travel(journey: Journey, path: Path, scratch: Path, steps: int | None) -> tu
 
     seconds = time.perf_counter() - start
     chosen = tacit.auto(model, size=schema.size, budget=budget)
-    built = chosen.method(data.placeholder)
+    suggests = chosen.method(tacit.Plan(data.placeholder, schema.size, steps=steps)).suggests
     reference = tacit.fit_public(
-        built,
+        chosen.method,
         public(path, schema),
-        steps=steps or 4 * (built.steps or 250),
-        rate=built.rate or rate(schema),
+        steps=steps or 4 * (suggests.steps or 250),
+        rate=suggests.rate or rate(schema),
         key=jax.random.key(1),
     )
     lines = ["| | private | non-private |", "|---|---|---|"]

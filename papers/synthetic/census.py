@@ -175,8 +175,8 @@ class Repeated:
     """Fits of the same marginals that differ in records and seeds only: one program, compiled once."""
 
     def __init__(self, queries: Any, data: tacit.PrivateData) -> None:
-        self.method = tacit.marginals(SCHEMA, queries, bins=BINS)
-        self.mechanism = tacit.calibrate(PARTS[1], rate=1.0, steps=1, clip=self.method.clip or 1.0)
+        self.method = tacit.marginals(SCHEMA, queries, bins=BINS)(tacit.Plan(data.placeholder))
+        self.mechanism = tacit.calibrate(PARTS[1], rate=1.0, steps=1, clip=self.method.suggests.clip or 1.0)
         self.names = {"run": "census", "kind": "fit", "title": "marginals", "simulation": True}
         self.door = Door(
             self.method,

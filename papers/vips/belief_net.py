@@ -21,7 +21,7 @@ import numpy as np
 
 import tacit
 from tacit.methods.belief_net import pixel_accuracy, reconstruct
-from tacit.types import Release
+from tacit.types import Plan, Release
 from tacit.wall import outer
 
 HERE = Path(__file__).parent
@@ -60,7 +60,7 @@ def private(train: Any, units: int, size: int, seed: int, steps: int) -> dict[st
 
 def public(train: Any, units: int, size: int, seed: int, steps: int) -> dict[str, Any]:
     """Run the same method on random batches without clip and noise; outer products are summed as the wall does."""
-    method = tacit.belief_net(units, sweeps=SWEEPS)(jnp.asarray(train[0]))
+    method = tacit.belief_net(units, sweeps=SWEEPS)(Plan(jnp.asarray(train[0])))
     key, share = jax.random.key(seed), jnp.float32(size / len(train))
     state = method.init(key)
     shape = jax.eval_shape(method.contribute, state, jnp.asarray(train[0]), key)

@@ -36,6 +36,7 @@ from tacit.fit import fit_public
 from tacit.methods.lda import LDAState, tables
 from tacit.methods.running import blend
 from tacit.results.topics import coherence, perplexity, top_words
+from tacit.types import Suggestions
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -232,7 +233,7 @@ class Watched(NamedTuple):
 
 def as_in_the_paper(topics: int, vocabulary: int, marks: Any) -> tacit.Method:
     """Give ``tacit.lda`` with the paper's pace and zeros for negative numbers, looked at after some of its steps."""
-    method = tacit.lda(topics, vocabulary)
+    method = tacit.lda(topics, vocabulary)(tacit.Plan(None))
     marks = jnp.asarray(marks)
 
     def init(key: Any) -> Watched:
@@ -254,7 +255,7 @@ def as_in_the_paper(topics: int, vocabulary: int, marks: Any) -> tacit.Method:
     def draw(state: Watched, key: Any) -> dict[str, Any]:
         return {"noise": points(state)["noise"]}
 
-    return tacit.Method(init, contribute, update, draw, points=points, clip=method.clip)
+    return tacit.Method(init, contribute, update, draw, points, suggests=Suggestions(clip=method.suggests.clip))
 
 
 def small_subsets(out: Path, train: Any, held: Any, topics: int, longest: int) -> None:

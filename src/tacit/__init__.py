@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tacit.results.topics import documents
     from tacit.run.pairs import choose_pairs
     from tacit.select import Selected, select
-    from tacit.types import Method, Release, Rows
+    from tacit.types import Method, MethodFor, Plan, Release, Rows
     from tacit.wall.data import PrivateData
     from tacit.wall.disk import read_columns, write_columns
     from tacit.wall.tables import read_csv, read_parquet
@@ -57,6 +57,8 @@ __all__ = [
     "Ledger",
     "Mechanism",
     "Method",
+    "MethodFor",
+    "Plan",
     "Posterior",
     "PrivateData",
     "Rehearsal",
@@ -118,6 +120,8 @@ _HOME = {
     "Ledger": "ledger",
     "Mechanism": "accounting.mechanism",
     "Method": "types",
+    "MethodFor": "types",
+    "Plan": "types",
     "Posterior": "results.posterior",
     "PrivateData": "wall.data",
     "Rehearsal": "rehearse",

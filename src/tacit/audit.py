@@ -26,8 +26,8 @@ from scipy import special, stats
 
 from tacit import accounting
 from tacit.accounting.mechanism import Mechanism
-from tacit.fit import built_for
 from tacit.ledger import Ledger
+from tacit.run.plan import built_for, public_plan
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Release, is_rows
 from tacit.wall import Door
 from tacit.wall import random as secret_random
@@ -413,7 +413,14 @@ def _built(method: Method | MethodFor | None, records: PyTree | None, mechanism:
     if records is None:
         raise ValueError("An audit of a method needs made-up records for it; give some, as to tacit.fit_public.")
     records = jax.tree.map(np.asarray, records)
-    return built_for(method, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records)), records
+    plan = public_plan(
+        jax.tree.map(np.zeros_like, records),
+        rate=mechanism.rate,
+        steps=mechanism.steps,
+        clip=mechanism.clip,
+        weights=mechanism.weights,
+    )
+    return built_for(method, plan), records
 
 
 def _longest(built: Method, records: PyTree, mechanism: Mechanism) -> PyTree:

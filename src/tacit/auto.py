@@ -14,6 +14,7 @@ too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
@@ -23,11 +24,12 @@ import numpyro.distributions as dist
 
 from tacit.accounting import noise_multiplier
 from tacit.accounting.mechanism import Budget
-from tacit.methods.natural import STEPS, natural
+from tacit.methods.natural import natural
 from tacit.methods.vi import vi
 from tacit.models.formula import Formula
 from tacit.models.priors import bare
-from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, State
+from tacit.models.traced import TracedModel
+from tacit.types import Array, Key, Method, MethodFor, Need, Plan, PyTree, Record, State
 
 ENOUGH = 3.0
 LIKELIHOODS = {"bernoulli": "bernoulli", "poisson": "poisson", "gaussian": "normal"}
@@ -58,10 +60,7 @@ def auto(model: Callable[..., Any], *, size: int | None = None, budget: Budget |
         counted = "count the noise, as far as the curvature is known" if guide else "count the noise in part"
         return Chosen(vi(model, guide), f"vi, since {against}: intervals {counted}")
     assert isinstance(model, Formula)
-    assert size is not None
-    return Chosen(
-        by_natural(model, size), f"natural, since this is a {model.family} regression: intervals count the noise"
-    )
+    return Chosen(by_natural(model), f"natural, since this is a {model.family} regression: intervals count the noise")
 
 
 def _against(model: Any, size: int | None, budget: Budget | None) -> str:
@@ -91,7 +90,7 @@ def _against(model: Any, size: int | None, budget: Budget | None) -> str:
     return ""
 
 
-def by_natural(model: Formula, size: int, steps: int = STEPS) -> MethodFor:
+def by_natural(model: Formula) -> MethodFor:
     """Give ``tacit.natural`` for a formula: it works on the scaled design, and draws what the formula names.
 
     Privacy: public.
@@ -123,17 +122,14 @@ def by_natural(model: Formula, size: int, steps: int = STEPS) -> MethodFor:
         found |= {"sigma": draw["noise"] * factor} if model.family == "gaussian" else {}
         return {name: found[name].reshape(prior.event_shape) for name, prior in model.priors.items()}
 
-    def build(placeholder: Record) -> Method:
-        public = vi(model)(placeholder)
+    def build(plan: Plan) -> Method:
         inner = natural(
             LIKELIHOODS[model.family],
-            size=size,
             prior_std=list(priors.std * model.scale / factor),
             groups=groups,
             group_std=float(priors.group_std / factor),
             noise_std=0.5,
-            steps=steps,
-        )(inside(placeholder))
+        )(replace(plan, placeholder=inside(plan.placeholder)))
 
         @wraps(inner.contribute)
         def contribute(state: State, record: Record, key: Key) -> PyTree:
@@ -145,15 +141,11 @@ def by_natural(model: Formula, size: int, steps: int = STEPS) -> MethodFor:
         return inner._replace(
             contribute=contribute,
             draw=lambda state, key: named(inner.draw(state, key)),
-            predict=public.predict,
             needs=tuple(need._replace(holds=partial(holds, need=need)) for need in inner.needs),
-            log_likelihood=public.log_likelihood,
-            simulate=public.simulate,
-            model=model,
-            plan=lambda steps: by_natural(model, size, steps)(placeholder),
+            model=TracedModel(model, plan.placeholder).known(),
         )
 
-    return build
+    return MethodFor(build)
 
 
 class _Priors(NamedTuple):

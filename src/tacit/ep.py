@@ -12,17 +12,16 @@ records are many.
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 
 from tacit.fit import fit_public, posterior_of
 from tacit.methods.gaussians import Natural, moments, plus
+from tacit.methods.running import deviation
 from tacit.methods.sep import sep
 from tacit.methods.sites import Site
 from tacit.results.posterior import Posterior
-from tacit.types import Array, Key, PyTree
+from tacit.types import Array, Key, Plan, PyTree
 from tacit.wall.data import PrivateData
 
 
@@ -31,10 +30,11 @@ def ep(
     records: PyTree,
     *,
     key: Key,
-    prior: float = 1.0,
+    prior_std: float = 1.0,
     sweeps: int = 50,
     damping: float = 0.5,
     averaged: bool = False,
+    prior: float | None = None,
 ) -> Posterior:
     """Fit a Gaussian posterior to public records by expectation propagation.
 
@@ -48,14 +48,16 @@ def ep(
         Public records: arrays with a leading axis.
     key
         Of the draws, and of prior means where the site has random ones.
-    prior
-        Precision of the independent normal prior of the weights.
+    prior_std
+        Standard deviation of the independent normal prior of the weights.
     sweeps
         How often all sites are revised.
     damping
         Share of the way that a site is moved; smaller is safer.
     averaged
         One site for all records, as stochastic EP has it, instead of one for each.
+    prior
+        Deprecated: the prior's precision, which follows from ``prior_std``.
 
     Returns
     -------
@@ -66,16 +68,15 @@ def ep(
         raise TypeError(
             "ep gives no protection, so it does not take sealed records. Use tacit.fit(tacit.sep(...), ...)."
         )
-    if sweeps < 1 or not 0 < damping <= 1 or not (math.isfinite(prior) and prior > 0):
-        raise ValueError(
-            f"sweeps is {sweeps}, damping is {damping:g}, prior is {prior:g}. Write sweeps=50, damping=0.5, prior=1.0."
-        )
+    if sweeps < 1 or not 0 < damping <= 1:
+        raise ValueError(f"sweeps is {sweeps}, damping is {damping:g}. Write sweeps=50, damping=0.5.")
+    prior_std = deviation(prior_std, "prior", prior, -0.5)
     records = jax.tree.map(jnp.asarray, records)
     size = len(jax.tree.leaves(records)[0])
-    method = sep(site, size=size, prior=prior, pace=lambda step: jnp.float32(damping))
+    method = sep(site, prior_std=prior_std, pace=lambda step: jnp.float32(damping))
     if averaged:
         return fit_public(method, records, steps=sweeps, key=key)
-    built = method(jax.tree.map(lambda leaf: leaf[0], records))
+    built = method(Plan(jax.tree.map(lambda leaf: leaf[0], records), size))
     state = built.init(key)
 
     def visit(i: Array, memory: tuple[Natural, Natural]) -> tuple[Natural, Natural]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import secrets
 import uuid
@@ -24,24 +23,21 @@ import numpy as np
 from tqdm import tqdm
 
 from tacit import system
+from tacit.accounting.checks import check_steps
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.anchors import RUN_ANCHOR
-from tacit.auto import auto
 from tacit.certificate import Certificate
-from tacit.facts.files import quietly
 from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
-from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
-from tacit.models.formula import Formula
 from tacit.provenance import whose
 from tacit.results.numbers import UNREADABLE, fingerprint
 from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
+from tacit.run.plan import STEPS, Planned, built_for, planned, public_plan, refuse_unsuited
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
 from tacit.wall import Door, outer, released, shards, versions, with_own_checks
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
 
-STEPS = 1000
 WRITTEN = (
     *("secret.key", "run.json", "checkpoint.npz", "posterior.npz", RUN_ANCHOR),
     *("certificate.json", "certificate.md", "certificate.html"),
@@ -87,7 +83,8 @@ def fit(
     ----------
     method
         What ``tacit.vi(...)`` or another method gave; or a formula or a NumPyro model, for which ``tacit.auto`` then
-        chooses a method by public facts. The posterior's ``note`` says which, and why.
+        chooses a method by public facts. The posterior's ``note`` says which, and why. A method is built for the plan
+        that the data and these arguments make.
     data
         The sealed records.
     budget
@@ -97,7 +94,7 @@ def fit(
         for a declared size above 40000.
     steps
         Number of private steps; by default what the method suggests, else 1000. A method whose phases are parts of its
-        steps (``natural``) is planned anew for them.
+        steps (``natural``) is built for them.
     clip
         Largest norm of a record's contribution; by default what the method suggests, for ``vi`` twice the square root
         of the number of latents, for columns and parameters of unit size. Longer contributions are shortened, which
@@ -126,21 +123,15 @@ def fit(
         1000 draws (fewer where one draw holds more than about 4000 numbers), with the certificate.
     """
     check_types(data, budget, key)
-    built = built_for(method, data.placeholder, data.size, budget)
-    title = title_of(built)
-    built, mechanism = planned(
-        built, data, budget, rate=rate, steps=steps, clip=clip, weights=weights, adjacency=adjacency
-    )
+    ready = planned(method, data, budget, rate=rate, steps=steps, clip=clip, weights=weights, adjacency=adjacency)
     folder = None if run_dir is None else Path(run_dir)
     with alone_in(_own(folder)):
-        return _fit(built, title, data, mechanism, budget, folder, key, simulate, warning, progress)
+        return _fit(ready, data, budget, folder, key, simulate, warning, progress)
 
 
 def _fit(
-    built: Method,
-    title: str,
+    ready: Planned,
     data: PrivateData,
-    mechanism: Mechanism,
     budget: Budget,
     folder: Path | None,
     key: Key | None,
@@ -149,6 +140,7 @@ def _fit(
     progress: bool,
 ) -> Posterior:
     """Run what ``fit`` planned, in a folder that no other process is at work in."""
+    built, mechanism, title = ready
     run, lead = _begin(data, folder, mechanism, budget, key, simulate), jax.process_index() == 0
     if run.finished(folder):
         return _finished(run.folder or Path(), built)
@@ -194,73 +186,6 @@ def _fit(
     posterior.warning = " ".join(filter(None, said)) or None
     run.finish(posterior)
     return posterior
-
-
-def planned(
-    built: Method,
-    data: PrivateData,
-    budget: Budget,
-    *,
-    rate: float | None = None,
-    steps: int | None = None,
-    clip: float | Literal["adaptive"] | None = None,
-    weights: tuple[float, ...] | None = None,
-    adjacency: str = "add-remove",
-) -> tuple[Method, Mechanism]:
-    """Give the method as it will be run and its recipe: the settings of ``fit``, defaults filled in.
-
-    Privacy: public.
-    """
-    _refuse_other_facts(built.model, data)
-    count = _first(steps, built.steps, STEPS)
-    built = suited(built, count, clip, weights)
-    if clip == "adaptive":
-        built, clip = _adaptive(built, data, weights), ADAPTIVE_CLIP
-    return built, calibrate(
-        budget,
-        rate=_first(rate, built.rate, default_rate(data.size)),
-        steps=count,
-        clip=suited_clip(built, data) if clip is None else clip,
-        adjacency=adjacency,
-        weights=_first(weights, built.weights, None),
-    )
-
-
-def suited(
-    built: Method,
-    steps: int,
-    clip: float | Literal["adaptive"] | None = None,
-    weights: tuple[float, ...] | None = None,
-) -> Method:
-    """Return the method as it is for so many steps: planned anew where its phases depend on their number.
-
-    Settings under which a method would give wrong answers without a word are refused.
-
-    Privacy: public.
-    """
-    name = title_of(built)
-    if not isinstance(steps, int | np.integer) or steps < 1:
-        return built  # calibrate says what is wrong with it
-    if built.plan is not None and steps != built.steps:
-        built = built.plan(steps)._replace(note=built.note)
-    if steps < built.least:
-        raise ValueError(
-            f"steps is {steps}, and {name} has nothing to draw from before step {built.least}: its posterior would "
-            f"leave out what was paid for. Write steps={max(STEPS, 2 * built.least)}, or set up the method for fewer."
-        )
-    if built.whole:
-        given = None
-        if clip is not None and (isinstance(clip, str) or clip < (built.clip or 0)):
-            given = f"clip={clip!r}"
-        elif weights is not None and tuple(weights) != (built.weights or (1.0,) * len(weights)):
-            given = f"weights={tuple(weights)!r}"
-        if given is not None:
-            raise ValueError(
-                f"{given} was given, and {name} makes every contribution fit its own clip, {built.clip:g}, so that "
-                "none is shortened: its intervals would be wrong, and nothing would say so. "
-                f"Leave {given.split('=')[0]} out."
-            )
-    return built
 
 
 class Answer(NamedTuple):
@@ -367,8 +292,9 @@ def fit_public(
     if not 0 < rate <= 1:
         raise ValueError(f"The rate is {rate}; it is the share of the records in a step. Write a number up to 1.")
     records = jax.tree.map(jnp.asarray, records)
-    built = built_for(method, jax.tree.map(lambda leaf: leaf[0], records))
-    built = suited(built, steps)
+    plan = public_plan(records, rate=rate, steps=check_steps("fit_public", steps, 1))
+    built = built_for(method, plan)
+    refuse_unsuited(built, plan)
     state = public_program(built, len(jax.tree.leaves(records)[0]), steps, rate)(key, records)
     return posterior_of(built, state, jax.random.fold_in(key, steps), None)
 
@@ -734,97 +660,6 @@ def drawing(built: Method) -> Callable[[State, Key], dict[str, Array]]:
     loops = any(f" {name}[" in str(jaxpr) for name in ("scan", "while"))
     quick = count * size < QUICKLY_DRAWN and not loops and jax.default_backend() == "cpu"
     return jax.jit(draws, compiler_options={"xla_backend_optimization_level": 0} if quick else {})
-
-
-def title_of(built: Method) -> str:
-    """Name a method as the ledger does: by its file.
-
-    Privacy: public.
-    """
-    return built.contribute.__module__.rsplit(".", 1)[-1]
-
-
-def suited_clip(built: Method, data: PrivateData) -> float:
-    """Give the clip that suits a method where the user gives none.
-
-    For units of several records it grows like the square root of their number, as a sum of unlike contributions does.
-
-    Privacy: public.
-    """
-    several = math.sqrt(data.max_records)
-    if built.clip is not None:
-        return several * built.clip
-    key = jax.random.key(0)
-    shape = jax.eval_shape(lambda key: built.contribution(built.init(key), data.placeholder, key, key), key)
-    leaves = jax.tree.leaves(shape, is_leaf=is_rows)
-    return several * 2 * math.sqrt(sum(leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves))
-
-
-def _refuse_other_facts(model: Any, data: PrivateData) -> None:
-    """Refuse a formula whose schema is not that of the records: levels would have other codes, numbers other scales."""
-    if isinstance(model, Formula) and data.schema is not None:
-        ours, theirs = model.schema.columns, data.schema.columns
-        other = [name for name in (*model.columns, model.response) if ours[name] != theirs.get(name)]
-        if other:
-            raise ValueError(
-                f"The formula's schema and that of the records say different things about {other}, so that codes and "
-                "scales would not fit. Use one schema for both."
-            )
-
-
-def _adaptive(built: Method, data: PrivateData, weights: tuple[float, ...] | None) -> Method:
-    if data.size is None:
-        raise ValueError(
-            'clip="adaptive" compares a noisy count with the number of records, and that is not declared. '
-            "Write tacit.PrivateData(records, schema, size=...) with a public figure, about right is enough."
-        )
-    if data.max_records > 1:
-        raise ValueError(
-            f'clip="adaptive" follows the norms of single records, and a {data.unit} has up to {data.max_records} here '
-            "that are clipped together. Give a number, or leave the clip out."
-        )
-    if weights is not None:
-        raise ValueError('clip="adaptive" and weights do not go together: leave one of them out.')
-    return adaptive(built, data.size, suited_clip(built, data))
-
-
-def _first(*choices: Any) -> Any:
-    return next((choice for choice in choices if choice is not None), None)
-
-
-def default_rate(size: int | None) -> float:
-    """Give the rate where neither the user nor the method says one.
-
-    Privacy: public.
-    """
-    return 0.1 if size is None else min(0.1, max(4000 / size, 1e-3))
-
-
-def built_for(
-    method: Method | MethodFor | Callable[..., Any],
-    placeholder: Record,
-    size: int | None = None,
-    budget: Budget | None = None,
-) -> Method:
-    """Give the method, built for records like the placeholder; for a model, the one that ``tacit.auto`` chooses.
-
-    Privacy: public.
-    """
-    if isinstance(method, Method):
-        return method
-    if not callable(method):
-        raise TypeError(
-            f"fit was given a {type(method).__name__}. Give a formula, a NumPyro model, or a method such as "
-            "tacit.vi(model)."
-        )
-    if getattr(method, "__annotations__", {}).get("return") in ("Method", Method):
-        return method(placeholder)
-    # A function that does not say that it makes a method is a model, unless it turns out to make one.
-    built = quietly(lambda: method(placeholder))
-    if isinstance(built, Method):
-        return built
-    chosen = auto(method, size=size, budget=budget)
-    return chosen.method(placeholder)._replace(note=chosen.why)
 
 
 def _finished(folder: Path, method: Method) -> Posterior:

@@ -28,10 +28,11 @@ import numpy as np
 from tacit.accounting.mechanism import Budget
 from tacit.facts.placeholder import evenly
 from tacit.facts.schema import Schema
-from tacit.fit import STEPS, built_for, drawing, planned, public_program, title_of
+from tacit.fit import drawing, public_program
 from tacit.ledger import Ledger
 from tacit.results.calibration import LEVEL
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record
+from tacit.run.plan import STEPS, built_for, planned, title_of
+from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record
 from tacit.wall import Door
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData, encode
@@ -170,7 +171,7 @@ class Rehearsal:
 
 @single_precision
 def rehearse(
-    method: Method | MethodFor,
+    method: Method | MethodFor | Callable[..., Any],
     schema: Schema | None,
     budget: Budget,
     *,
@@ -193,7 +194,7 @@ def rehearse(
     Parameters
     ----------
     method
-        What will be fitted.
+        What will be fitted: a method, or a model, for which ``tacit.auto`` chooses one at each budget as a fit does.
     schema
         The public facts about a record. None where ``simulate`` gives whole records without one.
     budget
@@ -223,7 +224,7 @@ def rehearse(
         )
     if replicates < 2:
         raise ValueError(f"replicates is {replicates}; a standard error needs two at least. Write replicates=20.")
-    stage = _Stage(method, schema, size, simulate, log_likelihood)
+    stage = _Stage(method, schema, size, budget, simulate, log_likelihood)
     grid = {
         name: _listed(given) for name, given in (("rate", rate), ("steps", steps), ("clip", clip)) if given is not None
     }
@@ -259,19 +260,21 @@ class _Found(NamedTuple):
 class _Stage:
     """Where the records come from and how a posterior is judged."""
 
-    method: Method | MethodFor
+    method: Method | MethodFor | Callable[..., Any]
     schema: Schema | None
     size: int
+    budget: Budget
     simulate: Simulate | None
     log_likelihood: LogLikelihood | None
 
     @cached_property
     def built(self) -> Method:
-        return built_for(self.method, self._placeholder)
+        plan = Plan(self._placeholder, self.size, max_records=self.max_records, budget=self.budget)
+        return built_for(self.method, plan)
 
     def __reduce__(self) -> Any:
         # To another process goes what was given, not what was compiled from it.
-        return _Stage, (self.method, self.schema, self.size, self.simulate, self.log_likelihood)
+        return _Stage, (self.method, self.schema, self.size, self.budget, self.simulate, self.log_likelihood)
 
     @property
     def max_records(self) -> int:
@@ -290,7 +293,7 @@ class _Stage:
         """Refuse what cannot be rehearsed."""
         if self.schema is None and self.simulate is None:
             raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Give one.")
-        if self.simulate is None and self.built.simulate is None:
+        if self.simulate is None and self.built.model.simulate is None:
             raise ValueError(
                 f"The method ({title_of(self.built)}) cannot make up records. Give simulate=, a function of a key and "
                 "a size that makes them up from public knowledge."
@@ -337,7 +340,7 @@ class _Stage:
 
     @cached_property
     def _predicting(self) -> Callable[..., Array] | None:
-        term = self.log_likelihood or self.built.log_likelihood
+        term = self.log_likelihood or self.built.model.log_likelihood
         if term is None:
             return None
 
@@ -360,7 +363,7 @@ class _Stage:
 
     @cached_property
     def _drawn(self) -> Any:
-        return jax.jit(self.built.simulate)  # type: ignore[arg-type]
+        return jax.jit(self.built.model.simulate)  # type: ignore[arg-type]
 
     def _draw(self, key: Key, records: PyTree) -> tuple[PyTree, dict[str, Array]]:
         assert self.schema is not None
@@ -373,7 +376,7 @@ class _Stage:
 
     def _refuse_undrawn(self, lacking: list[str]) -> None:
         """Refuse records that lack what the method does not draw: its own simulate hands on what it leaves as it is."""
-        simulate, kept = self.built.simulate, list(lacking)
+        simulate, kept = self.built.model.simulate, list(lacking)
         if simulate is not None:
 
             def watch(records: PyTree) -> None:
@@ -401,7 +404,7 @@ def _listed(given: Any) -> list[Any]:
 
 def _public(stage: _Stage, seeds: np.ndarray) -> _Found:
     built = stage.built
-    steps, draw = built.steps or STEPS, drawing(built)
+    steps, draw = built.suggests.steps or STEPS, drawing(built)
     count = stage.size * stage.max_records
     program = public_program(built, count, steps, min(1.0, PUBLIC_RECORDS / count))
     results = []
@@ -421,12 +424,12 @@ def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.
         data = stage.sealed(records)
         secret = secret_random.fixed(place)
         if door is None:
-            built, mechanism = planned(stage.built, data, budget, **settings)
+            built, mechanism, title = planned(stage.method, data, budget, **settings)
             start, draw = jax.jit(lambda key, built=built: jax.tree.map(jnp.asarray, built.init(key))), drawing(built)
             facts: dict[str, Any] = {
                 "run": "rehearsal",
                 "kind": "fit",
-                "title": title_of(stage.built),
+                "title": title,
                 "simulation": True,
             }
             door = Door(built, data, mechanism, secret=secret, key=key, ledgers=[Ledger()], **facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -13,25 +14,15 @@ import numpy as np
 
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.certificate import Certificate
-from tacit.fit import (
-    STEPS,
-    built_for,
-    caveats,
-    check_types,
-    default_rate,
-    posterior_of,
-    released_numbers,
-    suited,
-    suited_clip,
-    title_of,
-)
+from tacit.fit import caveats, check_types, posterior_of, released_numbers
 from tacit.ledger import Ledger
 from tacit.methods.scored import ScoredState, scored
 from tacit.provenance import whose
 from tacit.rehearse import LogLikelihood
 from tacit.results.numbers import fingerprint
 from tacit.results.posterior import Posterior
-from tacit.types import Key, Method, MethodFor
+from tacit.run.plan import STEPS, built_for, default_rate, plan_for, refuse_unsuited, suited_clip, title_of
+from tacit.types import Key, Method, MethodFor, Plan
 from tacit.wall import Door, versions
 from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
@@ -133,8 +124,9 @@ def select(
         )
     if not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"bound is {bound}; it is the largest size of a log predictive density. Write bound=2.0.")
+    plan = plan_for(data, rate=rate)
     methods = [
-        _candidate(name, given, data, log_likelihood, steps - asking, asking, bound)
+        _candidate(name, given, plan, log_likelihood, steps - asking, asking, bound)
         for name, given in candidates.items()
     ]
     repeats = TIMES * len(methods) if repeats is None else repeats
@@ -178,7 +170,7 @@ def select(
 def _candidate(
     name: str,
     given: Any,
-    data: PrivateData,
+    plan: Plan,
     log_likelihood: LogLikelihood | None,
     fitting: int,
     asking: int,
@@ -192,8 +184,10 @@ def _candidate(
             "else is the same for all candidates, so that every run has the same recipe and cost."
         )
     clip, weights = settings.get("clip"), settings.get("weights")
-    built = suited(built_for(settings["method"], data.placeholder), fitting, clip, weights)
-    term = log_likelihood or built.log_likelihood
+    plan = replace(plan, steps=fitting, clip=clip, weights=weights)
+    built = built_for(settings["method"], plan)
+    refuse_unsuited(built, plan)
+    term = log_likelihood or built.model.log_likelihood
     if term is None:
         raise ValueError(
             f"The candidate {name!r} ({title_of(built)}) does not know the log-likelihood of a record, by which "
@@ -206,8 +200,8 @@ def _candidate(
         term,
         fitting=fitting,
         asking=asking,
-        clip=suited_clip(built, data) if clip is None else float(clip),
-        weights=weights or built.weights,
+        clip=suited_clip(built, plan) if clip is None else float(clip),
+        weights=weights or built.suggests.weights,
         bound=bound,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -105,8 +106,59 @@ class Need(NamedTuple):
     facts: Mapping[str, Any] | None = None
 
 
+class Suggestions(NamedTuple):
+    """What suits a method, where the user of ``tacit.fit`` says nothing.
+
+    Attributes
+    ----------
+    clip
+        The largest norm of a contribution; by default twice the square root of the contribution's dimension.
+    rate
+        The probability with which a record takes part in a step.
+    steps
+        The number of steps.
+    weights
+        Public factors for the leaves of a contribution, applied before the clip.
+    """
+
+    clip: float | None = None
+    rate: float | None = None
+    steps: int | None = None
+    weights: tuple[float, ...] | None = None
+
+
+class Model(NamedTuple):
+    """What a method knows of the model that it fits. All of it is public, and all of it is optional.
+
+    Attributes
+    ----------
+    predict
+        ``predict(draw, inputs, key) -> pytree``. One draw's prediction for new inputs, which are records with a leading
+        axis. ``draw`` holds the points too.
+    log_likelihood
+        ``log_likelihood(draw, record) -> number``. The log density of what one record shows, at one draw, which holds
+        the points too. Rehearsals and selections go by it.
+    simulate
+        ``simulate(key, records) -> (records, draw)``. One draw from the prior, and the records with what the method
+        models replaced by what that draw makes of them. Rehearsals start from it.
+    synthesize
+        ``synthesize(draw, number, key) -> table``. A dictionary of columns with so many made-up records, from one draw.
+    source
+        The formula or NumPyro model that the method was given. A formula names the numbers of a posterior.
+    note
+        Which method it is and why, where it was chosen by ``tacit.auto``.
+    """
+
+    predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
+    log_likelihood: Callable[[dict[str, Array], Record], Array] | None = None
+    simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
+    synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
+    source: Any = None
+    note: str = ""
+
+
 class Method(NamedTuple):
-    """An inference method: four pure functions, and what else it can tell.
+    """An inference method: four pure functions, what suits them, and what is known of the model.
 
     Attributes
     ----------
@@ -119,63 +171,41 @@ class Method(NamedTuple):
         ``update(state, release, key) -> state``. Public: sees only the noisy sum, and the step's key once more.
     draw
         ``draw(state, key) -> dict``. Public: one draw from the posterior.
-    predict
-        ``predict(draw, inputs, key) -> pytree``. Public: one draw's prediction for new inputs, which are records
-        with a leading axis. Optional. ``draw`` holds the points too.
     points
         ``points(state) -> dict``. Public: what was estimated without a posterior, such as the parameters of a network.
         Optional.
-    clip, weights, rate, steps
-        What suits the method where the user of ``tacit.fit`` gives none. Without a clip, it is twice the square root of
-        the dimension of a contribution.
     own
         Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, own)``: a secret key that
         belongs to this record in this step alone, for latent variables of a record and for noise of its own.
     needs
         What must be true of every record; others contribute nothing (`Need`).
-    log_likelihood
-        ``log_likelihood(draw, record) -> number``. Public: the log density of what one record shows, at one draw, which
-        holds the points too. Optional; rehearsals and selections go by it.
-    simulate
-        ``simulate(key, records) -> (records, draw)``. Public: one draw from the prior, and the records with what the
-        method models replaced by what that draw makes of them. Optional; rehearsals start from it.
-    model
-        The model that the method was given, if any. A formula names the numbers of a posterior by it.
-    note
-        Which method it is and why, where it was chosen by ``tacit.auto``.
-    synthesize
-        ``synthesize(draw, number, key) -> table``. Public: a dictionary of columns with so many made-up records, from
-        one draw. Optional.
-    plan
-        ``plan(steps) -> method``. The same method for another number of steps than ``steps``, where what it does in a
-        step depends on how many there will be. ``tacit.fit`` and its kin plan anew for the steps that they are given.
     least
         The fewest steps after which there is something to draw from; fewer are refused.
     whole
-        Whether contributions are made to fit ``clip`` and ``weights``, and must not be shortened: a smaller clip, one
-        that adapts, and other weights are refused.
+        Whether contributions are made to fit the suggested clip and weights, and must not be shortened: a smaller clip,
+        one that adapts, and other weights are refused.
+    for_size, for_steps
+        The number of records, and of steps, that the method was built for, where what it computes depends on them.
+        A fit to another number is refused.
+    suggests
+        What suits the method where the user of ``tacit.fit`` gives none.
+    model
+        What is known of the model: predictions, densities, made-up records, names.
     """
 
     init: Callable[[Key], State]
     contribute: Callable[..., PyTree]
     update: Callable[[State, Release, Key], State]
     draw: Callable[[State, Key], dict[str, Array]]
-    predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
     points: Callable[[State], dict[str, PyTree]] | None = None
-    clip: float | None = None
     own: bool = False
-    weights: tuple[float, ...] | None = None
-    rate: float | None = None
-    steps: int | None = None
     needs: tuple[Need, ...] = ()
-    log_likelihood: Callable[[dict[str, Array], Record], Array] | None = None
-    simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
-    model: Any = None
-    note: str = ""
-    synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
-    plan: Callable[[int], Method] | None = None
     least: int = 1
     whole: bool = False
+    for_size: int | None = None
+    for_steps: int | None = None
+    suggests: Suggestions = Suggestions()
+    model: Model = Model()
 
     def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
         """Give one record's contribution; its own key is handed on where the method takes one.
@@ -193,10 +223,85 @@ class Method(NamedTuple):
         return self._replace(
             draw=lambda state, key: draw(state.inner, key),
             points=None if points is None else lambda state: points(state.inner),
-            plan=None,  # it would be a plan of the inner method alone
             **changes,
         )
 
 
-MethodFor = Callable[[Record], Method]
-"""A method that must know the shape of a record first: it is given the public placeholder."""
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a method is built for: public facts about the records, and the settings of ``tacit.fit``.
+
+    Every number is said once, in the data or in the call of ``tacit.fit``, and a method reads it here. None stands for
+    what nobody has said; ``tacit.fit`` then takes what the method suggests.
+
+    Privacy: public.
+
+    Attributes
+    ----------
+    placeholder
+        A made-up record of the right shape.
+    size
+        About how many units there are.
+    unit, max_records
+        Who is protected, and how many records of one unit count at most.
+    adjacency
+        "add-remove" or "replace-one".
+    rate, steps, clip, weights
+        As in ``tacit.fit``.
+    budget
+        The ``tacit.Budget`` that may be spent.
+    engine
+        What computes the sums.
+    """
+
+    placeholder: Record
+    size: int | None = None
+    _: KW_ONLY
+    unit: str = "record"
+    max_records: int = 1
+    adjacency: str = "add-remove"
+    rate: float | None = None
+    steps: int | None = None
+    clip: float | str | None = None
+    weights: tuple[float, ...] | None = None
+    budget: Any = None
+    engine: str | None = None
+
+    def agrees(self, size: int) -> bool:
+        """Say whether there may be so many records: as many as units, or up to ``max_records`` times as many."""
+        return self.size is None or self.size <= size <= self.size * self.max_records
+
+
+@dataclass(frozen=True)
+class MethodFor:
+    """A method that is built for a plan: ``method(plan) -> Method``. All methods of tacit are given as one.
+
+    ``tacit.fit`` makes the plan and calls it. A function of your own becomes one by ``MethodFor(build)``.
+
+    Attributes
+    ----------
+    build
+        ``build(plan) -> method``. Public: it sees no record.
+
+    Privacy: public.
+    """
+
+    build: Callable[[Plan], Method]
+
+    def __call__(self, plan: Plan) -> Method:
+        """Build the method for a plan."""
+        if not isinstance(plan, Plan):
+            warnings.warn(
+                "A method is built for a plan, and was given a placeholder record. Write method(tacit.Plan(record)); "
+                "the next release refuses a record.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            plan = Plan(plan)
+        method = self.build(plan)
+        if not isinstance(method, Method):
+            raise TypeError(
+                f"The function in MethodFor returned a {type(method).__name__}, and a fit needs a Method. End it with "
+                "return tacit.Method(init, contribute, update, draw)."
+            )
+        return method

@@ -17,7 +17,7 @@ from tacit.accounting.mechanism import Mechanism
 from tacit.methods.belief_net import belief_net, pixel_accuracy, reconstruct
 from tacit.methods.running import Running
 from tacit.methods.sparsity import bessel_ratio
-from tacit.types import Release
+from tacit.types import Plan, Release
 from tacit.wall import _Step
 from tacit.wall.data import PrivateData
 
@@ -117,7 +117,7 @@ def factors(state, y, sweeps=100):
 
 
 def built(**options):
-    return belief_net(K, **{"sweeps": 100, "pace": jnp.ones_like, **options})(jnp.zeros(J, bool))
+    return belief_net(K, **{"sweeps": 100, "pace": jnp.ones_like, **options})(Plan(jnp.zeros(J, bool)))
 
 
 def release_of(method, state, y):
@@ -290,8 +290,10 @@ def test_no_record_and_no_state_exceed_the_worst_case_norms():
 
 def test_outer_products_are_recognised():
     data = PrivateData({"image": np.zeros((4, 28, 28), bool)}, size=4)
-    method = belief_net(20)(data.placeholder)
-    step = _Step(method, data, Mechanism(1.0, method.clip, 1.0, 1, weights=method.weights), method.init(KEY))
+    method = belief_net(20)(Plan(data.placeholder))
+    step = _Step(
+        method, data, Mechanism(1.0, method.suggests.clip, 1.0, 1, weights=method.suggests.weights), method.init(KEY)
+    )
     shapes = [product and (product.rows, product.columns) for product in step.outers]
     assert shapes[3:] == [(784, 20), (784, 20), (784, 21)]
     assert all(columns == 1 for _, columns in shapes[:3])
@@ -330,7 +332,7 @@ def test_a_private_fit_rebuilds_pixels_that_are_missing():
     assert posterior.draws["b"].shape == (1000, 4)
     assert posterior.draws["c"].shape == (1000, 12)
     assert posterior.certificate.epsilon <= 1
-    assert posterior.certificate.mechanism.weights == belief_net(4)(data.placeholder).weights
+    assert posterior.certificate.mechanism.weights == belief_net(4)(Plan(data.placeholder)).suggests.weights
     means = {name: jnp.asarray(draws.mean(0)) for name, draws in posterior.draws.items()}
     marginal = pixel_accuracy(jnp.broadcast_to(y.mean(0), test.shape), test)
     assert pixel_accuracy(reconstruct(means, test), test) > marginal + 0.05

@@ -21,7 +21,7 @@ from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
 from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing
 from tacit.methods.families import _common as inside
 from tacit.methods.running import blend, start
-from tacit.types import Method, PyTree, Release
+from tacit.types import Method, Plan, PyTree, Release
 from tacit.wall import _Step
 
 KEY = jax.random.key(0)
@@ -120,7 +120,7 @@ STEPS = 60
 @functools.cache
 def without_noise(name: str) -> ConjugateState:
     """Run the method with pace 1 and give all of its states, with a leading axis."""
-    method, records = conjugate(CASES[name].family, pace=jnp.ones_like)(placeholder(name)), arrays(name)
+    method, records = conjugate(CASES[name].family, pace=jnp.ones_like)(Plan(placeholder(name))), arrays(name)
 
     def step(state: ConjugateState, _: None) -> tuple[ConjugateState, ConjugateState]:
         full = total(method, state, records)
@@ -250,7 +250,7 @@ def test_expected_natural_parameters_are_those_of_draws(name: str) -> None:
 
 def test_draws_of_a_mixture_have_the_posterior_means() -> None:
     state = after("mixture", 60)
-    method = conjugate(CASES["mixture"].family)(placeholder("mixture"))
+    method = conjugate(CASES["mixture"].family)(Plan(placeholder("mixture")))
     draws = jax.jit(jax.vmap(method.draw, (None, 0)))(state, jax.random.split(KEY, 4000))
     x = vectors()
     chosen = draws["mean"].mean(0)[:, 0] > 0
@@ -258,33 +258,33 @@ def test_draws_of_a_mixture_have_the_posterior_means() -> None:
         near = (x[:, 0] > 0) == bool(chosen[k])
         np.testing.assert_allclose(draws["mean"][:, k].mean(0), x[near].mean(0), atol=0.1)
         np.testing.assert_allclose(draws["covariance"][:, k].mean(0), np.cov(x[near].T), atol=0.1)
-    predicted = method.predict(jax.tree.map(lambda leaf: leaf[0], draws), {"x": x}, KEY)  # type: ignore[misc]
+    predicted = method.model.predict(jax.tree.map(lambda leaf: leaf[0], draws), {"x": x}, KEY)  # type: ignore[misc]
     agree = (np.asarray(predicted["component"])[:, 0] > 0.5) == ((x[:, 0] > 0) == bool(chosen[0]))
     assert agree.mean() > 0.98
     grid = np.stack(np.meshgrid(np.linspace(-8, 8, 200), np.linspace(-8, 8, 200)), -1).reshape(-1, 2)
-    density = method.predict(jax.tree.map(lambda leaf: leaf[0], draws), {"x": grid}, KEY)  # type: ignore[misc]
+    density = method.model.predict(jax.tree.map(lambda leaf: leaf[0], draws), {"x": grid}, KEY)  # type: ignore[misc]
     assert float(np.exp(density["log_density"]).sum() * (16 / 199) ** 2) == pytest.approx(1, abs=0.01)
 
 
 def test_factors_explain_the_covariance() -> None:
     last = after("factors", 50)
-    method = conjugate(CASES["factors"].family)(placeholder("factors"))
+    method = conjugate(CASES["factors"].family)(Plan(placeholder("factors")))
     draws = jax.jit(jax.vmap(method.draw, (None, 0)))(last, jax.random.split(KEY, 500))
     made = jnp.einsum("nik,njk->nij", draws["loadings"], draws["loadings"]).mean(0)
     made += jnp.diag((draws["noise"] ** 2).mean(0))
     wanted = np.cov(wide().T)
     assert np.abs(made - wanted).max() < 0.1 * np.abs(wanted).max()
-    predicted = method.predict(jax.tree.map(lambda leaf: leaf[0], draws), {"x": wide()}, KEY)  # type: ignore[misc]
+    predicted = method.model.predict(jax.tree.map(lambda leaf: leaf[0], draws), {"x": wide()}, KEY)  # type: ignore[misc]
     assert predicted["factors"].shape == (COUNT, 2)
     assert np.mean((predicted["mean"] - wide()) ** 2) < 0.3 * np.var(wide())
 
 
 def test_made_up_records_depend_on_one_another_as_the_real_ones() -> None:
     """400 real records and 4000 made-up ones: shares differ by 5 standard errors at most, means of numbers likewise."""
-    method = conjugate(CASES["table"].family)(placeholder("table"))
+    method = conjugate(CASES["table"].family)(Plan(placeholder("table")))
     draw = method.draw(after("table", 60), KEY)
     assert set(draw) == {"weight", "age.mean", "age.std", "stays.mean", "stays.std", "drug.chance"}
-    made, real = method.synthesize(draw, 4000, KEY), table()  # type: ignore[misc]
+    made, real = method.model.synthesize(draw, 4000, KEY), table()  # type: ignore[misc]
     assert list(made) == list(PEOPLE.columns)
     assert made["stays"].dtype == np.int64
     for name in ("age", "stays"):
@@ -303,35 +303,35 @@ def test_made_up_records_depend_on_one_another_as_the_real_ones() -> None:
 def test_tables_of_one_kind_of_column_are_clustered_too() -> None:
     for name in PEOPLE.columns:
         schema = tacit.Schema({name: PEOPLE.columns[name]})
-        method = conjugate(families.table(schema, 2))(schema.placeholder())
+        method = conjugate(families.table(schema, 2))(Plan(schema.placeholder()))
         each = method.contribute(method.init(KEY), schema.placeholder(), KEY)
         assert set(each) == ({"count", "level"} if name == "drug" else {"count", "sum", "square"})
-        made = method.synthesize(method.draw(method.init(KEY), KEY), 5, KEY)  # type: ignore[misc]
+        made = method.model.synthesize(method.draw(method.init(KEY), KEY), 5, KEY)  # type: ignore[misc]
         assert made[name].shape == (5,)
 
 
 @pytest.mark.slow
 def test_hidden_states_are_found() -> None:
     last = after("hidden_markov", 60)
-    method = conjugate(CASES["hidden_markov"].family)(placeholder("hidden_markov"))
+    method = conjugate(CASES["hidden_markov"].family)(Plan(placeholder("hidden_markov")))
     draw = method.draw(last, KEY)
     x = sequences()
-    states = np.asarray(method.predict(draw, {"x": x}, KEY)["state"])  # type: ignore[misc]
+    states = np.asarray(method.model.predict(draw, {"x": x}, KEY)["state"])  # type: ignore[misc]
     there = x >= 0
     np.testing.assert_allclose(states.sum(-1)[there], 1, atol=1e-4)
     sure = there & (x < 2)
     chosen = states.argmax(-1)[sure]
     assert max(np.mean(chosen == x[sure]), np.mean(chosen != x[sure])) > 0.95
     assert np.all(states[~there] == 0)
-    shorter = method.predict(draw, {"x": x[:3, :4]}, KEY)  # type: ignore[misc]
+    shorter = method.model.predict(draw, {"x": x[:3, :4]}, KEY)  # type: ignore[misc]
     assert shorter["state"].shape == (3, 4, 2)
 
 
 @every
 def test_adversaries_never_exceed_the_stated_bounds(name: str) -> None:
     """All bounds but those of factors, which the wall's clip alone enforces, hold for every record and state."""
-    family, method = at(name), conjugate(CASES[name].family)(placeholder(name))
-    assert method.weights is not None
+    family, method = at(name), conjugate(CASES[name].family)(Plan(placeholder(name)))
+    assert method.suggests.weights is not None
     begin, expected = jax.jit(method.init), jax.jit(jax.grad(family.log_normaliser))
     contribute = jax.jit(jax.vmap(lambda state, record: method.contribute(state, record, KEY), (None, 0)))
     generator = np.random.default_rng(6)
@@ -351,7 +351,7 @@ def test_adversaries_never_exceed_the_stated_bounds(name: str) -> None:
         }
         each = contribute(state, records)
         squares = jnp.zeros(200)
-        for weight, block in zip(method.weights, sorted(each), strict=True):
+        for weight, block in zip(method.suggests.weights, sorted(each), strict=True):
             norms = jnp.linalg.norm(each[block].reshape(200, -1), axis=1)
             assert name == "factors" or norms.max() <= family.bounds[block] * (1 + 1e-5)
             squares += (weight * norms) ** 2
@@ -384,7 +384,7 @@ def test_counts_are_the_nearest_with_the_same_total() -> None:
 
 @pytest.mark.parametrize("name", ["linear", "factors", "mixture", "table"])
 def test_an_indefinite_release_is_repaired_in_a_copy_only(name: str) -> None:
-    method = conjugate(CASES[name].family)(placeholder(name))
+    method = conjugate(CASES[name].family)(Plan(placeholder(name)))
     state = jax.jit(method.init)(KEY)
     generator = np.random.default_rng(9)
     full = jax.tree.map(lambda leaf: jnp.asarray(generator.normal(0, 100, leaf.shape), jnp.float32), state.statistics)
@@ -444,7 +444,7 @@ def test_draws_count_the_noise(name: str, ones: float, count: float, std: float)
     for at in zip(*np.nonzero(weight > 1e-4 * weight.max()), strict=True):
         cdf += weight[at] * special.betainc(k[at] + 1, n[at] - k[at] + 1, chance)
     cdf /= cdf[-1]
-    method = conjugate(family)({"x": np.int32(0)})
+    method = conjugate(family)(Plan({"x": np.int32(0)}))
     noisy = jax.tree.map(jnp.float32, noisy)
     release = Release(noisy, jax.tree.map(lambda leaf: jnp.float32(std), noisy), jnp.float32(1), noisy)
     state = jax.jit(lambda key: method.update(method.init(key), release, key))(KEY)
@@ -452,7 +452,7 @@ def test_draws_count_the_noise(name: str, ones: float, count: float, std: float)
     draws = np.asarray(draws if name == "bernoulli" else draws[:, 0])
     distance = stats.kstest(draws, lambda at: np.interp(at, chance, cdf)).statistic
     assert distance < 0.06
-    blind = conjugate(lambda placeholder: family(placeholder)._replace(refill=None))({"x": np.int32(0)})
+    blind = conjugate(lambda placeholder: family(placeholder)._replace(refill=None))(Plan({"x": np.int32(0)}))
     draws = jax.jit(jax.vmap(blind.draw, (None, 0)))(state, jax.random.split(KEY, 4000))["chance"]
     draws = np.asarray(draws if name == "bernoulli" else draws[:, 0])
     assert stats.kstest(draws, lambda at: np.interp(at, chance, cdf)).statistic > 2 * distance
@@ -471,16 +471,19 @@ def test_half_of_the_releases_are_averaged() -> None:
 def test_other_types_of_numbers_are_taken(kind: Any) -> None:
     x = sequences()[:, :4] == 1 if kind is bool else sequences().astype(kind)
     family = families.bernoulli() if kind is bool else families.hidden_markov(2, 3)
-    method = conjugate(family)(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), {"x": x}))
+    method = conjugate(family)(Plan(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), {"x": x})))
     assert all(bool(need.holds({"x": jnp.asarray(x[0])})) for need in method.needs)
     contribution = method.contribute(method.init(KEY), {"x": jnp.asarray(x[0])}, KEY)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(contribution))
 
 
 def test_statistics_that_never_change_are_asked_for_once() -> None:
-    assert all(conjugate(CASES[n].family)(placeholder(n)).steps == 1 for n in ("bernoulli", "categorical", "linear"))
+    assert all(
+        conjugate(CASES[n].family)(Plan(placeholder(n))).suggests.steps == 1
+        for n in ("bernoulli", "categorical", "linear")
+    )
     # And several releases of them are averaged evenly.
-    method = conjugate(CASES["categorical"].family)(placeholder("categorical"))
+    method = conjugate(CASES["categorical"].family)(Plan(placeholder("categorical")))
     state = method.init(KEY)
     for counts in ([6.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 9.0]):
         full = {"count": jnp.array(counts)}
@@ -515,8 +518,8 @@ def test_bad_records_are_refused_before_anything_is_spent(name: str, change: dic
 def test_records_that_do_not_fit_contribute_nothing(name: str, change: dict[str, Any]) -> None:
     """What fits is the caller's choice here, so that a refusal would answer questions about the records."""
     data = PrivateData(change, size=COUNT)
-    method = conjugate(CASES[name].family)(data.placeholder)
-    recipe = Mechanism(1.0, method.clip or 1.0, 1.0, 1, weights=method.weights)
+    method = conjugate(CASES[name].family)(Plan(data.placeholder))
+    recipe = Mechanism(1.0, method.suggests.clip or 1.0, 1.0, 1, weights=method.suggests.weights)
     step = _Step(method, data, recipe, method.init(KEY))
     rows = jax.tree.map(lambda leaf: np.resize(leaf, (step.chunk, *leaf.shape[1:])), data._records)
     found = step.clipped(method.init(KEY), rows, KEY)
@@ -543,4 +546,4 @@ def test_bad_options_are_refused(make: Callable[[], FamilyFor], match: str) -> N
 def test_bounds_must_name_the_blocks() -> None:
     family = at("mixture")._replace(bounds={"count": 1.0})
     with pytest.raises(ValueError, match="give one for each"):
-        conjugate(family)(placeholder("mixture"))
+        conjugate(family)(Plan(placeholder("mixture")))

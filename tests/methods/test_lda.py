@@ -23,7 +23,7 @@ from tacit.methods import lda as module
 from tacit.methods.lda import LDAState, lda
 from tacit.methods.running import start
 from tacit.results.topics import documents, perplexity
-from tacit.types import PyTree, Release
+from tacit.types import Method, Plan, PyTree, Release
 from tacit.wall import Door, _Step, lattice
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
@@ -57,6 +57,10 @@ def total_of(method: tacit.Method, state: LDAState, made: PyTree) -> Release:
     return Release(table, jnp.float32(0), jnp.float32(1), table)
 
 
+def built(**options: Any) -> Method:
+    return lda(TOPICS, WORDS, **options)(Plan(jax.tree.map(lambda leaf: leaf[0], records())))
+
+
 def is_finite(state: PyTree) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 
@@ -67,7 +71,7 @@ def same_bits(one: PyTree, two: PyTree) -> bool:
 
 
 def test_a_contribution_is_that_of_the_textbook_in_double_precision() -> None:
-    method, made = lda(TOPICS, WORDS, alpha=0.3, sweeps=25), records()
+    method, made = built(alpha=0.3, sweeps=25), records()
     concentration = np.random.default_rng(1).gamma(0.5, 2.0, (TOPICS, WORDS)) + 0.05
     state = method.init(KEY)._replace(likelihood=module.tables(jnp.asarray(concentration, jnp.float32)).likelihood)
     log_beta = digamma(concentration) - digamma(concentration.sum(1, keepdims=True))
@@ -88,7 +92,7 @@ def test_a_contribution_is_that_of_the_textbook_in_double_precision() -> None:
 @pytest.mark.slow
 def test_the_bound_never_falls_over_coordinate_updates() -> None:
     made = jax.tree.map(jnp.asarray, records(60))
-    method = lda(TOPICS, WORDS, alpha=0.3, eta=0.2, sweeps=200, pace=lambda step: jnp.float32(1))
+    method = built(alpha=0.3, eta=0.2, sweeps=200, pace=lambda step: jnp.float32(1))
     state = method.init(KEY)
 
     @functools.partial(jax.jit, static_argnums=1)
@@ -118,7 +122,7 @@ def test_without_sampling_clip_and_noise_it_is_the_public_fit(
     monkeypatch.setattr(lattice, "noise", without_noise)
     # The wall says how much noise there is; here there is none.
     monkeypatch.setattr(module, "repaired", lambda running, **_: jnp.maximum(running.statistics[:, :-1], 0))
-    method, data = lda(TOPICS, WORDS), PrivateData(records(), size=COUNT)
+    method, data = built(), PrivateData(records(), size=COUNT)
     start_state = jax.jit(method.init)(KEY)
     end = open_door(method, data, Mechanism(1.0, 100.0, 0.04, 4)).advance(start_state, 0, 4)
     public = fit_public(method, records(), steps=4, key=KEY)
@@ -130,7 +134,7 @@ def test_without_sampling_clip_and_noise_it_is_the_public_fit(
 
 @pytest.mark.slow  # the battery of all methods has the same
 def test_segments_empty_data_and_wild_records(open_door: Callable[..., Door]) -> None:
-    method, data = lda(TOPICS, WORDS), PrivateData(records(), size=COUNT)
+    method, data = built(), PrivateData(records(), size=COUNT)
     begin = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
     door = open_door(method, data, MECHANISM)
     whole = door.advance(begin, 0, 4)
@@ -149,7 +153,7 @@ def test_segments_empty_data_and_wild_records(open_door: Callable[..., Door]) ->
 
 
 def test_no_document_exceeds_the_stated_sensitivity() -> None:
-    method, data = lda(TOPICS, WORDS), PrivateData(records(), size=COUNT)
+    method, data = built(), PrivateData(records(), size=COUNT)
     begin = method.init(KEY)
     step = _Step(method, data, MECHANISM, begin)
     program = jax.jit(lambda state, rows: step.clipped(state, rows, KEY))

@@ -13,7 +13,7 @@ from scipy import special
 import tacit
 from tacit.methods.logistic import LogisticState, logistic
 from tacit.methods.running import block_weights, polya_gamma_mean
-from tacit.types import Method, Release
+from tacit.types import Method, Plan, Release
 
 KEY = jax.random.key(0)
 PRIOR = (1.0, 1.0)
@@ -79,7 +79,7 @@ def bound(mean: Any, covariance: Any, shape: Any, rate: Any, x: Any, kappa: Any,
 
 def built(likelihood: str, data: dict[str, np.ndarray], **more: Any) -> Method:
     method = logistic(likelihood, **{**OPTIONS[likelihood], **more})
-    return method(jax.tree.map(lambda leaf: leaf[0], data))
+    return method(Plan(jax.tree.map(lambda leaf: leaf[0], data)))
 
 
 def without_noise(method: Method, data: dict[str, np.ndarray], steps: int) -> list[LogisticState]:
@@ -137,7 +137,9 @@ def test_no_record_and_no_state_exceeds_the_bound(likelihood: str) -> None:
     def norm(record: Any, mean: Any, covariance: Any) -> Any:
         contribution = method.contribute(state._replace(mean=mean, covariance=covariance), record, KEY)
         leaves = jax.tree.leaves(contribution)
-        return jnp.sqrt(sum(jnp.sum((leaf * w) ** 2) for leaf, w in zip(leaves, method.weights or (), strict=True)))
+        return jnp.sqrt(
+            sum(jnp.sum((leaf * w) ** 2) for leaf, w in zip(leaves, method.suggests.weights or (), strict=True))
+        )
 
     for trial in range(300):
         x = generator.normal(size=3) * 10.0 ** generator.integers(-2, 4)
@@ -152,7 +154,7 @@ def test_no_record_and_no_state_exceeds_the_bound(likelihood: str) -> None:
 
 def test_the_papers_joint_bound() -> None:
     """Unit weights and ||x|| = 1 at c = 0: sqrt(1/4 + 1/16) = 0.559."""
-    method = logistic()({"x": np.zeros(4, np.float32), "y": np.int32(0)})
+    method = logistic()(Plan({"x": np.zeros(4, np.float32), "y": np.int32(0)}))
     state = method.init(KEY)._replace(covariance=jnp.zeros((4, 4)))
     contribution = method.contribute(state, {"x": jnp.asarray([0.6, 0.8, 0.0, 0.0]), "y": jnp.int32(1)}, KEY)
     assert float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(contribution)))) == pytest.approx(
@@ -208,9 +210,9 @@ def test_a_private_fit_is_near_the_exact_solution() -> None:
 def test_predictions_have_the_right_mean(likelihood: str) -> None:
     """Twenty thousand predictions at one draw; six deviations, a false alarm in 10**8."""
     method = built(likelihood, records(likelihood))
-    assert method.predict is not None
+    assert method.model.predict is not None
     inputs = {"x": jnp.tile(jnp.asarray([[1.0, 0.5, 0.2]]), (20_000, 1)), "trials": jnp.full(20_000, 5)}
-    found = method.predict({"w": jnp.asarray([0.3, 1.0, -0.7])}, inputs, KEY)
+    found = method.model.predict({"w": jnp.asarray([0.3, 1.0, -0.7])}, inputs, KEY)
     spread = float(jnp.std(found["y"].astype(jnp.float32))) / np.sqrt(20_000)
     assert abs(float(jnp.mean(found["y"].astype(jnp.float32)) - found["mean"][0])) < 6 * spread
     wanted = {"bernoulli": special.expit(0.66), "binomial": 5 * special.expit(0.66)}
@@ -246,7 +248,7 @@ def test_a_count_that_does_not_suit_is_told_from_others(likelihood: str, column:
     """The largest count is the caller's choice: such a record is not refused, it contributes nothing."""
     data = records(likelihood)
     data[column][7] = value
-    method = logistic(likelihood, **OPTIONS[likelihood])(tacit.PrivateData(data).placeholder)
+    method = logistic(likelihood, **OPTIONS[likelihood])(Plan(tacit.PrivateData(data).placeholder))
     record = {name: jnp.asarray(values[7]) for name, values in data.items()}
     assert [need.text for need in method.needs if not need.holds(record) and text in need.text]
     assert not any(need.fixed for need in method.needs)
@@ -258,8 +260,8 @@ def test_wrong_options_and_shapes() -> None:
     with pytest.raises(ValueError, match="bound is 0"):
         logistic(bound=0.0)
     with pytest.raises(ValueError, match="takes records"):
-        logistic()({"x": np.zeros(3, np.float32)})
+        logistic()(Plan({"x": np.zeros(3, np.float32)}))
     with pytest.raises(ValueError, match="vector x"):
-        logistic()({"x": np.float32(0), "y": np.int32(0)})
+        logistic()(Plan({"x": np.float32(0), "y": np.int32(0)}))
     with pytest.raises(ValueError, match='"trials"'):
-        logistic("binomial")({"x": np.zeros(3, np.float32), "y": np.int32(0)})
+        logistic("binomial")(Plan({"x": np.zeros(3, np.float32), "y": np.int32(0)}))

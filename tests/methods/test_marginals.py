@@ -13,7 +13,7 @@ from scipy import stats
 
 import tacit
 from tacit.methods import marginals as module
-from tacit.types import Release
+from tacit.types import Plan, Release
 
 KEY = jax.random.key(0)
 SCHEMA = tacit.Schema(
@@ -95,7 +95,7 @@ def test_a_chain_of_pairs_needs_small_tables_only() -> None:
 def test_the_posterior_covers() -> None:
     """360 intervals of nominal 90%, correlated within 40 data sets: outside 0.84 to 0.96 is a false alarm in 1000."""
     schema = tacit.Schema({name: {"levels": [0, 1, 2] if name == "b" else [0, 1]} for name in "abc"})
-    method = tacit.marginals(schema, prior_std=1.0)
+    method = tacit.marginals(schema, prior_std=1.0)(Plan(schema.placeholder()))
     sizes = {"a": 2, "b": 3, "c": 2}
     layout = module._Layout.of(module.maximal(itertools.combinations("abc", 2), module.cut(schema)), sizes)
     runs, number, noise = 40, 500, 12.0
@@ -127,9 +127,9 @@ def test_the_posterior_covers() -> None:
 def test_made_up_records_follow_the_model_and_the_schema() -> None:
     """Chi-squared with 23 degrees of freedom: a false alarm in a thousand."""
     layout, _, sizes = parts()
-    method = tacit.marginals(SCHEMA, QUERIES, bins=BINS)
+    method = tacit.marginals(SCHEMA, QUERIES, bins=BINS)(Plan(SCHEMA.placeholder()))
     theta = jax.random.normal(KEY, layout.orders.shape)
-    table = method.synthesize(layout.named(theta), 20000, jax.random.key(1))  # type: ignore[misc]
+    table = method.model.synthesize(layout.named(theta), 20000, jax.random.key(1))  # type: ignore[misc]
     assert list(table) == list(SCHEMA.columns)
     assert set(table["a"]) == {"x", "y"}
     assert set(table["b"]) == {1, 2, 3}

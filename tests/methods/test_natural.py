@@ -15,7 +15,7 @@ import tacit
 from tacit.methods import natural as module
 from tacit.methods.natural import CUT, FAMILIES, NaturalState, natural
 from tacit.methods.running import cut_normal
-from tacit.types import Method, Release
+from tacit.types import Method, Plan, Release
 
 KEY = jax.random.key(0)
 COLUMNS = 4
@@ -37,8 +37,9 @@ def records(likelihood: str, count: int, seed: int = 0) -> dict[str, np.ndarray]
     return {"x": x.astype(np.float32), "y": y.astype(np.float32)}
 
 
-def built(likelihood: str, count: int = 1000, **options: Any) -> Method:
-    return natural(likelihood, size=count, **options)({"x": np.zeros(COLUMNS, np.float32), "y": np.float32(0)})
+def built(likelihood: str, count: int = 1000, steps: int | None = None, **options: Any) -> Method:
+    placeholder = {"x": np.zeros(COLUMNS, np.float32), "y": np.float32(0)}
+    return natural(likelihood, **options)(Plan(placeholder, count, steps=steps))
 
 
 def cut_poisson(mean: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -88,7 +89,7 @@ def test_without_noise_it_is_laplaces_posterior(likelihood: str, monkeypatch: py
     monkeypatch.setattr(module, "REACH", 100.0)
     monkeypatch.setattr(module, "LEVER", 100.0)
     data = records(likelihood, 1000)
-    posterior = tacit.fit_public(natural(likelihood, size=1000), data, steps=module.STEPS, rate=1.0, key=KEY)
+    posterior = tacit.fit_public(natural(likelihood), data, steps=module.STEPS, rate=1.0, key=KEY)
     mode, deviation = solution(likelihood, data["x"].astype(float), data["y"].astype(float), 4.0)
     draws = np.asarray(posterior.draws["w"])
     if likelihood == "normal":
@@ -144,7 +145,7 @@ def test_without_noise_groups_have_the_posterior_of_the_singular_design(monkeypa
         "clinic": (mean[2:], deviation[2:]),
         "clinic_std": (mean_std, np.sqrt(share @ (grid - mean_std) ** 2)),
     }
-    method = natural(size=2000, groups={"clinic": 6})
+    method = natural(groups={"clinic": 6})
     posterior = tacit.fit_public(method, data, steps=module.STEPS, rate=1.0, key=KEY)
     for name, (mean, deviation) in wanted.items():
         ours = np.asarray(posterior.draws[name])
@@ -157,19 +158,19 @@ def test_several_groups_and_their_effects_sum_up() -> None:
     """Predictor, likelihood and simulation agree; two groups are drawn in turns."""
     data, _ = clinics(300)
     data["year"] = (np.arange(300) % 3).astype(np.int32)
-    method = natural("normal", size=300, groups={"clinic": 6, "year": 3}, prior_std=[4.0, 1.0])(
-        {"x": np.zeros(2, np.float32), "y": np.float32(0), "clinic": np.int32(0), "year": np.int32(0)}
+    method = natural("normal", groups={"clinic": 6, "year": 3}, prior_std=[4.0, 1.0])(
+        Plan({"x": np.zeros(2, np.float32), "y": np.float32(0), "clinic": np.int32(0), "year": np.int32(0)}, 300)
     )
-    assert method.simulate is not None
-    assert method.log_likelihood is not None
-    made, draw = method.simulate(KEY, jax.tree.map(jnp.asarray, data))
+    assert method.model.simulate is not None
+    assert method.model.log_likelihood is not None
+    made, draw = method.model.simulate(KEY, jax.tree.map(jnp.asarray, data))
     predictor = data["x"] @ np.asarray(draw["w"]) + np.asarray(draw["clinic"])[data["clinic"]]
     predictor += np.asarray(draw["year"])[data["year"]]
     error = (np.asarray(made["y"]) - predictor) / float(draw["noise"])
     assert stats.kstest(error, "norm").pvalue > 1e-6
-    log_densities = jax.vmap(lambda record: method.log_likelihood(draw, record))(made)
+    log_densities = jax.vmap(lambda record: method.model.log_likelihood(draw, record))(made)
     np.testing.assert_allclose(log_densities, stats.norm.logpdf(error) - np.log(draw["noise"]), rtol=1e-3, atol=1e-3)
-    posterior = tacit.fit_public(lambda placeholder: method, made, steps=module.STEPS, rate=1.0, key=KEY)
+    posterior = tacit.fit_public(method, made, steps=module.STEPS, rate=1.0, key=KEY)
     for name in ("w", "clinic", "year"):
         z = (posterior.draws[name].mean(0) - draw[name]) / posterior.draws[name].std(0)
         assert np.abs(z).max() < 5, name  # 11 numbers: a false alarm in 10**5
@@ -295,7 +296,7 @@ def test_columns_that_say_the_same_are_not_told_apart() -> None:
     data = records("bernoulli", 3000)
     data["x"][:, 3] = data["x"][:, 2]
     sealed = tacit.PrivateData(data, size=3000)
-    posterior = tacit.fit(natural(size=3000), sealed, tacit.Budget(3.0, 1e-5), key=KEY, simulate=3, progress=False)
+    posterior = tacit.fit(natural(), sealed, tacit.Budget(3.0, 1e-5), key=KEY, simulate=3, progress=False)
     w = np.asarray(posterior.draws["w"])
     both, apart = (w[:, 2] + w[:, 3]) / np.sqrt(2), (w[:, 2] - w[:, 3]) / np.sqrt(2)
     assert apart.std() > 2  # of the prior's 4
@@ -340,9 +341,9 @@ def test_sampling_counts_as_noise() -> None:
 def test_predictions_have_the_right_mean(likelihood: str) -> None:
     """Twenty thousand predictions at one draw; six deviations, a false alarm in 10**8."""
     method = built(likelihood)
-    assert method.predict is not None
+    assert method.model.predict is not None
     draw = {"w": jnp.asarray(TRUE, jnp.float32), **({"noise": jnp.float32(0.5)} if likelihood == "normal" else {})}
-    found = method.predict(draw, {"x": jnp.ones((20_000, COLUMNS))}, KEY)
+    found = method.model.predict(draw, {"x": jnp.ones((20_000, COLUMNS))}, KEY)
     y = np.asarray(found["y"], float)
     inverse = {"bernoulli": special.expit, "poisson": np.exp, "normal": lambda value: value}[likelihood]
     assert float(found["mean"][0]) == pytest.approx(inverse(TRUE.sum()), rel=1e-5)
@@ -366,7 +367,7 @@ def test_records_that_do_not_suit_cost_nothing(likelihood: str, value: float, te
     ledger = tacit.Ledger()
     with pytest.raises(ValueError, match=text):
         tacit.fit(
-            natural(likelihood, size=50),
+            natural(likelihood),
             tacit.PrivateData(data, size=50, ledger=ledger),
             tacit.Budget(1.0, 1e-5),
             progress=False,
@@ -381,7 +382,7 @@ def test_a_record_whose_group_does_not_suit_is_told_from_others(column: str, val
     """How many groups there are is the caller's choice: such a record is not refused, it contributes nothing."""
     data, _ = clinics(50)
     data[column].reshape(50, -1)[7, 0] = value
-    method = natural(size=50, groups={"clinic": 6})(tacit.PrivateData(data).placeholder)
+    method = natural(groups={"clinic": 6})(Plan(tacit.PrivateData(data).placeholder, 50))
     record = {name: jnp.asarray(values[7]) for name, values in data.items()}
     assert [need.text for need in method.needs if not need.holds(record) and text in need.text]
     assert not any(need.fixed for need in method.needs if text in need.text)
@@ -389,26 +390,26 @@ def test_a_record_whose_group_does_not_suit_is_told_from_others(column: str, val
 
 def test_wrong_options_and_shapes() -> None:
     with pytest.raises(ValueError, match="likelihood is 'probit'"):
-        natural("probit", size=10)
+        natural("probit")
     with pytest.raises(ValueError, match="prior_std is 0"):
-        natural(size=10, prior_std=0.0)
+        natural(prior_std=0.0)
     with pytest.raises(ValueError, match="bound is -1"):
-        natural(size=10, bound=-1.0)
+        natural(bound=-1.0)
     with pytest.raises(ValueError, match="steps is 4"):
-        natural(size=10, steps=4)
+        natural()(Plan({"x": np.zeros(3, np.float32), "y": np.int32(0)}, 10, steps=4))
     with pytest.raises(ValueError, match="size is 0"):
-        natural(size=0)
+        natural()(Plan({"x": np.zeros(3, np.float32), "y": np.int32(0)}, 0))
     with pytest.raises(ValueError, match="takes records"):
-        natural(size=10)({"x": np.zeros(3, np.float32)})
+        natural()(Plan({"x": np.zeros(3, np.float32)}, 10))
     record = {"x": np.zeros(3, np.float32), "y": np.int32(0), "clinic": np.int32(0)}
     with pytest.raises(ValueError, match=r'"year": code'):
-        natural(size=10, groups={"year": 3})(record)
+        natural(groups={"year": 3})(Plan(record, 10))
     with pytest.raises(ValueError, match="two levels or more"):
-        natural(size=10, groups={"clinic": 1})(record)
+        natural(groups={"clinic": 1})(Plan(record, 10))
     with pytest.raises(ValueError, match="has the shape"):
-        natural(size=10, prior_std=[1.0, 2.0])(record)
+        natural(prior_std=[1.0, 2.0])(Plan(record, 10))
     with pytest.raises(ValueError, match="vector x"):
-        natural(size=10)({"x": np.float32(0), "y": np.int32(0)})
+        natural()(Plan({"x": np.float32(0), "y": np.int32(0)}, 10))
 
 
 def test_a_last_layer_is_a_regression_on_features() -> None:
@@ -423,10 +424,10 @@ def test_a_last_layer_is_a_regression_on_features() -> None:
 
     columns = np.append(np.ones((300, 1)), np.asarray(jax.vmap(features)(images)), 1).astype(np.float32)
     pairs = (
-        (tacit.natural(size=300, features=features), {"x": images, "y": y}),
-        (tacit.natural(size=300), {"x": columns, "y": y}),
+        (tacit.natural(features=features), {"x": images, "y": y}),
+        (tacit.natural(), {"x": columns, "y": y}),
     )
-    built, plain = (method(jax.tree.map(lambda leaf: leaf[0], records)) for method, records in pairs)
+    built, plain = (method(Plan(jax.tree.map(lambda leaf: leaf[0], records), 300)) for method, records in pairs)
     (_, given), (_, shown) = pairs
     state, key = built.init(jax.random.key(0))._replace(step=jnp.int32(9)), jax.random.key(1)
     ours, theirs = (
@@ -437,5 +438,5 @@ def test_a_last_layer_is_a_regression_on_features() -> None:
         np.testing.assert_allclose(leaf, other, atol=1e-6)
     draw = {"w": jnp.asarray([0.3, -1.0, 2.0, 0.5])}
     np.testing.assert_allclose(
-        built.predict(draw, given, key)["mean"], plain.predict(draw, shown, key)["mean"], atol=1e-6
+        built.model.predict(draw, given, key)["mean"], plain.model.predict(draw, shown, key)["mean"], atol=1e-6
     )

@@ -24,7 +24,7 @@ from tacit.accounting.mechanism import Mechanism
 from tacit.methods.backprop import at
 from tacit.methods.networks import Network, score
 from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, stretches, wandered
-from tacit.types import Method, PyTree, Release
+from tacit.types import Method, Plan, PyTree, Release
 from tacit.wall import _Step
 
 KEY = jax.random.key(0)
@@ -78,8 +78,8 @@ def test_the_stationary_variance_of_langevin_dynamics(noise_std: float, friction
     precision = COUNT + 1.0
     eta = 0.05 / precision
     assert (eta * noise_std) ** 2 <= 2 * friction * eta * temperature  # the wall's noise is within what is wanted
-    method = tacit.sgld(constant(), size=COUNT, step_size=eta, temperature=temperature, friction=friction, keep=1)(
-        RECORD
+    method = tacit.sgld(constant(), step_size=eta, temperature=temperature, friction=friction, keep=1)(
+        Plan(RECORD, COUNT)
     )
     places = np.asarray(chain(method, {"x": jnp.zeros((COUNT, 1)), "y": jnp.asarray(y)}, 200000, noise_std))[2000:]
     wanted = temperature / precision / (1 - 0.025 if friction == 1 else 1)
@@ -101,8 +101,8 @@ def test_preconditioned_dynamics_have_the_same_stationary_law(noise_std: float) 
     net = tacit.network(pair, "gaussian", noise=1.0)
     records = {"x": jnp.zeros((COUNT, 1)), "y": jnp.zeros((COUNT, 80))}
     eta = 0.05 / (COUNT + 1)
-    method = tacit.sgld(net, size=COUNT, step_size=eta, precondition=True, keep=1)(
-        jax.tree.map(lambda leaf: leaf[0], records)
+    method = tacit.sgld(net, step_size=eta, precondition=True, keep=1)(
+        Plan(jax.tree.map(lambda leaf: leaf[0], records), COUNT)
     )
 
     def step(state: Any, t: Any) -> tuple[Any, Any]:
@@ -139,7 +139,7 @@ def test_a_thermostat_takes_out_the_heat_of_the_noise(thermostat: bool) -> None:
     eta = 0.02 / precision
     noise_std = np.sqrt(4 * 2 * friction / eta)
     records = {"x": jnp.zeros(1), "y": jnp.zeros(40)}
-    method = tacit.sgld(net, size=COUNT, step_size=eta, friction=friction, thermostat=thermostat, keep=1)(records)
+    method = tacit.sgld(net, step_size=eta, friction=friction, thermostat=thermostat, keep=1)(Plan(records, COUNT))
 
     def step(state: Any, t: Any) -> tuple[Any, Any]:
         key = jax.random.fold_in(KEY, t)
@@ -155,7 +155,7 @@ def test_a_thermostat_takes_out_the_heat_of_the_noise(thermostat: bool) -> None:
 
 def test_only_the_missing_noise_is_added() -> None:
     """Where the wall's noise is more than enough, none is: the next place follows from the release alone."""
-    method = tacit.sgld(constant(), size=COUNT, step_size=0.01)(RECORD)
+    method = tacit.sgld(constant(), step_size=0.01)(Plan(RECORD, COUNT))
     state = method.init(KEY)
     full = {"w": jnp.float32(3.0)}
     loud = Release(full, {"w": jnp.float32(1000)}, jnp.float32(1), full)
@@ -167,7 +167,7 @@ def test_only_the_missing_noise_is_added() -> None:
 
 def test_sgld_remembers_the_last_places_and_averages_what_is_watched() -> None:
     inputs = {"x": np.zeros((2, 1), np.float32)}
-    method = tacit.sgld(constant(), size=COUNT, step_size=1e-3, keep=2, thin=2, burn_in=4, watch=inputs)(RECORD)
+    method = tacit.sgld(constant(), step_size=1e-3, keep=2, thin=2, burn_in=4, watch=inputs)(Plan(RECORD, COUNT))
     assert method.least == 5, "before that there is one place only, and it is the last of the burn-in"
     state = method.init(KEY)
     places = []
@@ -199,7 +199,7 @@ def test_bayes_by_backprop_ends_at_the_best_independent_normal_distribution() ->
     mean = np.linalg.solve(precision, data["x"].T @ data["y"] / 0.25)
     std = 1 / np.sqrt(np.diag(precision))
     optimizer = optax.adam(lambda step: 0.05 / (1 + step / 100))
-    posterior = tacit.fit_public(tacit.backprop(line(), size=COUNT, optimizer=optimizer), data, steps=3000, key=KEY)
+    posterior = tacit.fit_public(tacit.backprop(line(), optimizer=optimizer), data, steps=3000, key=KEY)
     (draws,) = posterior.draws.values()
     # 1000 draws: the mean within 5 standard errors and the optimiser's own error, the spread within 10% (4.5 of them).
     np.testing.assert_allclose(draws.mean(0), mean, atol=5 * std.max() / math.sqrt(1000) + 0.1 * std.min())
@@ -223,7 +223,7 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     """One step along a released gradient is one along the ELBO at the same draw."""
     data = jax.tree.map(jnp.asarray, regression())
     net = line()
-    method = tacit.backprop(net, size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3)(RECORD)
+    method = tacit.backprop(net, optimizer=optax.sgd(1.0), first_std=0.3)(Plan(RECORD, COUNT))
     state = method.init(KEY)
     after = method.update(state, released(method, state, data), KEY)
 
@@ -249,7 +249,7 @@ def test_widths_of_many_weights_are_moved_in_every_fourth_step_along_the_same_gr
     size, count = 1 << 16, 64
     data = {"x": np.ones((count, 1), np.float32), "y": np.arange(count, dtype=np.float32)}
     net = tacit.network((lambda key: jnp.zeros(size), lambda w, x: x[0] * jnp.mean(w)), "gaussian", noise=0.5)
-    method = tacit.backprop(net, size=count, optimizer=optax.sgd(1.0), first_std=0.3)({"x": np.ones(1), "y": 0.0})
+    method = tacit.backprop(net, optimizer=optax.sgd(1.0), first_std=0.3)(Plan({"x": np.ones(1), "y": 0.0}, count))
     update, states = jax.jit(method.update), [method.init(KEY)]
     for step in range(5):
         release = released(method, states[-1], data)
@@ -271,8 +271,8 @@ def test_widths_of_many_weights_are_moved_in_every_fourth_step_along_the_same_gr
 
 def test_several_draws_of_the_weights_give_the_mean_of_their_gradients() -> None:
     data = jax.tree.map(jnp.asarray, regression())
-    three = tacit.backprop(line(), size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3, draws=3)(RECORD)
-    one = tacit.backprop(line(), size=COUNT, optimizer=optax.sgd(1.0), first_std=0.3)(RECORD)
+    three = tacit.backprop(line(), optimizer=optax.sgd(1.0), first_std=0.3, draws=3)(Plan(RECORD, COUNT))
+    one = tacit.backprop(line(), optimizer=optax.sgd(1.0), first_std=0.3)(Plan(RECORD, COUNT))
     state = three.init(KEY)
     together = three.update(state, released(three, state, data), KEY).params.mean["weights"]
     single = [state._replace(weights=[w]) for w in state.weights]
@@ -286,7 +286,7 @@ def test_several_draws_of_the_weights_give_the_mean_of_their_gradients() -> None
     ]
     assert norms[0] == pytest.approx(norms[1], rel=0.6)
     with pytest.raises(ValueError, match="draws is 0"):
-        tacit.backprop(line(), size=COUNT, draws=0)
+        tacit.backprop(line(), draws=0)
 
 
 def test_draws_of_bayes_by_backprop_count_what_the_noise_does_to_the_means() -> None:
@@ -297,7 +297,7 @@ def test_draws_of_bayes_by_backprop_count_what_the_noise_does_to_the_means() -> 
     alarm in 10**6. Draws add it to the width: 4000 of them, 5 errors of 2.2% each in the standard deviation.
     """
     data = jax.tree.map(jnp.asarray, regression())
-    method = tacit.backprop(line(), size=COUNT, optimizer=optax.sgd(0.02, momentum=0.9))(RECORD)
+    method = tacit.backprop(line(), optimizer=optax.sgd(0.02, momentum=0.9))(Plan(RECORD, COUNT))
 
     def run(key: Any) -> Any:
         def step(state: Any, key: Any) -> tuple[Any, None]:
@@ -335,7 +335,7 @@ def test_a_long_memory_is_kept_small() -> None:
     big = tacit.network((lambda key: jnp.zeros((3, 1_000_000)), lambda w, x: w[:, 0]))
     for net, keep, places in ((line(), None, 50), (big, None, 10), (big, 1, 1)):
         state = jax.eval_shape(
-            tacit.sgld(net, size=10, keep=keep)({"x": RECORD["x"], "y": 0} if net is big else RECORD).init, KEY
+            tacit.sgld(net, keep=keep)(Plan({"x": RECORD["x"], "y": 0} if net is big else RECORD, 10)).init, KEY
         )
         assert {leaf.shape[0] for leaf in state.kept.values()} == {places}
 
@@ -353,7 +353,7 @@ data = tacit.PrivateData(
 )
 for method in (tacit.METHOD,):
     posterior = tacit.fit(
-        method(net, size=5000), data, tacit.Budget(1.0, 1e-5), rate=0.1, steps=12, progress=False, key=jax.random.key(1)
+        method(net), data, tacit.Budget(1.0, 1e-5), rate=0.1, steps=12, progress=False, key=jax.random.key(1)
     )
     posterior.predict({"x": generator.random((100, 784), np.float32)}, key=jax.random.key(2))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -375,11 +375,7 @@ def test_the_width_does_not_depend_on_where_it_began() -> None:
     data = regression()
     widths = [
         next(
-            iter(
-                tacit.fit_public(
-                    tacit.backprop(line(), size=COUNT, first_std=std), data, steps=4000, key=KEY
-                ).draws.values()
-            )
+            iter(tacit.fit_public(tacit.backprop(line(), first_std=std), data, steps=4000, key=KEY).draws.values())
         ).std(0)
         for std in (0.01, 0.3)
     ]
@@ -392,11 +388,11 @@ def test_sgd_ends_at_the_mode_of_the_posterior() -> None:
     data = regression()
     mode = np.linalg.solve(data["x"].T @ data["x"] / 0.25 + np.eye(3), data["x"].T @ data["y"] / 0.25)
     optimizer = optax.sgd(0.05, momentum=0.9)
-    posterior = tacit.fit_public(tacit.sgd(line(), size=COUNT, optimizer=optimizer), data, steps=500, key=KEY)
+    posterior = tacit.fit_public(tacit.sgd(line(), optimizer=optimizer), data, steps=500, key=KEY)
     np.testing.assert_allclose(posterior.draws["weights"][0], mode, rtol=1e-3, atol=1e-4)
     # Twice the size halves the step: nothing else depends on it.
-    slow = tacit.sgd(line(), size=2 * COUNT, optimizer=optax.sgd(1.0))(RECORD)
-    fast = tacit.sgd(line(), size=COUNT, optimizer=optax.sgd(1.0))(RECORD)
+    slow = tacit.sgd(line(), optimizer=optax.sgd(1.0))(Plan(RECORD, 2 * COUNT))
+    fast = tacit.sgd(line(), optimizer=optax.sgd(1.0))(Plan(RECORD, COUNT))
     state, records = slow.init(KEY), jax.tree.map(jnp.asarray, data)
     steps = [m.update(state, released(m, state, records), KEY).weights["weights"] for m in (slow, fast)]
     np.testing.assert_allclose(2 * steps[0], steps[1], rtol=1e-5)
@@ -404,7 +400,7 @@ def test_sgd_ends_at_the_mode_of_the_posterior() -> None:
 
 def test_the_rate_is_part_of_the_noise() -> None:
     """Noise of 1 on a sum at rate 1/10 is noise of 10 on the estimate: at eta 0.02 that is all that is wanted."""
-    method = tacit.sgld(constant(), size=COUNT, step_size=0.02)(RECORD)
+    method = tacit.sgld(constant(), step_size=0.02)(Plan(RECORD, COUNT))
     full = {"w": jnp.float32(3.0)}
     release = Release(full, {"w": jnp.float32(1)}, jnp.float32(0.1), full)
     ends = [float(method.update(method.init(KEY), release, jax.random.key(seed)).weights["w"]) for seed in range(3)]
@@ -415,8 +411,8 @@ def test_langevin_dynamics_on_the_walls_noise_is_gradient_descent() -> None:
     """The corrected Theorem 1 of the DP-BNN paper: the same release takes both to the same place."""
     eta, rate, clip = 1e-3, 0.5, 2.0
     twin = classical.sgd_from_sgld(eta, size=COUNT, rate=rate, clip=clip)
-    descent = tacit.sgd(line(), size=COUNT, optimizer=optax.sgd(twin.learning_rate))(RECORD)
-    dynamics = tacit.sgld(line(), size=COUNT, step_size=eta)(RECORD)
+    descent = tacit.sgd(line(), optimizer=optax.sgd(twin.learning_rate))(Plan(RECORD, COUNT))
+    dynamics = tacit.sgld(line(), step_size=eta)(Plan(RECORD, COUNT))
     total = {"weights": jnp.array([1.0, -20.0, 3.0])}
     # A hair more than the noise of the theorem, so that none is missing after rounding.
     std = {"weights": jnp.float32(1.0001 * twin.noise_multiplier * clip)}
@@ -438,7 +434,7 @@ def test_weights_of_a_pair_keep_their_places() -> None:
     weights = jax.tree.map(lambda leaf: leaf, net.start(KEY))
     mean = net.predict(weights, {"x": np.zeros((1, 1), np.float32)}, KEY, None)["mean"]
     assert float(mean[0]) == sum(i * i for i in range(count))
-    watching = tacit.sgld(net, size=COUNT, step_size=1e-5, watch={"x": np.zeros((1, 1), np.float32)})
+    watching = tacit.sgld(net, step_size=1e-5, watch={"x": np.zeros((1, 1), np.float32)})
     posterior = tacit.fit_public(
         watching, {"x": np.zeros((5, 1), np.float32), "y": np.ones(5, np.float32)}, steps=3, key=KEY
     )
@@ -461,7 +457,7 @@ class Keyless(eqx.Module):
 def test_dropout_that_gets_no_key_is_left_out() -> None:
     net = tacit.network(Keyless(), "bernoulli")
     assert not net.random
-    tacit.fit_public(tacit.sgd(net, size=5), {"x": np.zeros((5, 3), np.float32), "y": np.zeros(5)}, steps=1, key=KEY)
+    tacit.fit_public(tacit.sgd(net), {"x": np.zeros((5, 3), np.float32), "y": np.zeros(5)}, steps=1, key=KEY)
 
 
 @pytest.mark.parametrize(
@@ -478,13 +474,13 @@ def test_records_that_do_not_fit_the_network_are_refused(record: Any, likelihood
     net = tacit.network(eqx.nn.MLP(3, 4, 5, 1, key=KEY), likelihood)
     for method in (tacit.sgd, tacit.backprop, tacit.sgld):
         with pytest.raises(ValueError, match=match):
-            method(net, size=10)(record)
+            method(net)(Plan(record, 10))
 
 
 def test_a_class_beyond_the_outputs_contributes_nothing() -> None:
     """How many outputs there are is the caller's choice, so a refusal would answer questions about the records."""
     data = PrivateData({"x": np.ones((20, 3), np.float32), "y": np.full(20, 4)}, size=20)
-    method = tacit.sgd(tacit.network(eqx.nn.MLP(3, 4, 5, 1, key=KEY)), size=20)(data.placeholder)
+    method = tacit.sgd(tacit.network(eqx.nn.MLP(3, 4, 5, 1, key=KEY)))(Plan(data.placeholder, 20))
     step = _Step(method, data, Mechanism(1.0, 1.0, 1.0, 1), method.init(KEY))
     state = method.init(KEY)
     for label, counts in ((4, False), (3, True)):
@@ -525,7 +521,7 @@ def test_dropout_is_the_masked_network_written_by_hand() -> None:
     ours, wanted = score(net, weights, record, key), jax.grad(by_hand)(weights)
     for name in wanted:
         np.testing.assert_allclose(ours[name], wanted[name], rtol=1e-5, atol=1e-6)
-    method = tacit.dropout(net, size=COUNT)(record)
+    method = tacit.dropout(net)(Plan(record, COUNT))
     state = method.init(KEY)
     assert method.own
     masked = method.contribute(state, record, KEY, key)
@@ -602,7 +598,7 @@ def test_gradients_of_dense_layers_are_never_written_out() -> None:
     data = PrivateData({"x": np.zeros((50, 70), np.float32), "y": np.zeros(50, np.int32)}, size=50)
     net = tacit.network(eqx.nn.MLP(70, 3, 90, 2, key=KEY))
     for method in (tacit.sgd, tacit.backprop, tacit.sgld):
-        built = method(net, size=50)(data.placeholder)
+        built = method(net)(Plan(data.placeholder, 50))
         state = jax.tree.map(jnp.asarray, built.init(KEY))
         found = _Step(built, data, Mechanism(0.1, 1.0, 1.0, 3), state).outers
         sizes = [leaf.size for leaf in jax.tree.leaves(net.start(KEY))]
@@ -620,7 +616,7 @@ def test_a_private_network_learns() -> None:
     net = tacit.network(Masked(), "bernoulli")
     for method in (tacit.sgd, tacit.backprop, tacit.dropout):
         posterior = tacit.fit(
-            method(net, size=4000),
+            method(net),
             PrivateData({"x": x, "y": y}, size=4000),
             Budget(1.0, 1e-5),
             steps=100,
@@ -638,14 +634,14 @@ def test_a_private_network_learns() -> None:
         (lambda: tacit.network(Masked(), "normal"), "likelihood is 'normal'"),  # type: ignore[arg-type]
         (lambda: tacit.network(Masked(), prior_std=-1.0), "prior_std is -1"),
         (lambda: tacit.network(Masked(), "gaussian", noise=0.0), "noise is 0"),
-        (lambda: tacit.sgd(line(), size=0), "size is 0"),
-        (lambda: tacit.dropout(line(), size=10), "no dropout"),
-        (lambda: tacit.sgld(line(), size=10, friction=2.0), "friction is 2"),
-        (lambda: tacit.backprop(line(), size=10, first_std=0.0), "first_std is 0"),
+        (lambda: tacit.sgd(line())(Plan(RECORD, 0)), "size is 0"),
+        (lambda: tacit.dropout(line()), "no dropout"),
+        (lambda: tacit.sgld(line(), friction=2.0), "friction is 2"),
+        (lambda: tacit.backprop(line(), first_std=0.0), "first_std is 0"),
         (lambda: tacit.network(Masked(), noise=0.5), "likelihood has none"),
         (lambda: tacit.network((lambda key: {"mask": jnp.zeros(1)}, lambda w, x: x)), "called 'mask'"),
         (
-            lambda: tacit.backprop(tacit.network(Masked(), prior="none"), size=10),
+            lambda: tacit.backprop(tacit.network(Masked(), prior="none")),
             "has no end",
         ),
     ],
@@ -663,5 +659,5 @@ def test_what_is_no_network_is_refused() -> None:
 def test_bad_labels_are_refused_before_anything_is_spent() -> None:
     data = PrivateData({"x": np.zeros((20, 3), np.float32), "y": np.full(20, 2)}, size=20)
     with pytest.raises(ValueError, match="y must be 0 or 1"):
-        tacit.fit(tacit.sgd(tacit.network(Masked(), "bernoulli"), size=20), data, Budget(1.0, 1e-5), progress=False)
+        tacit.fit(tacit.sgd(tacit.network(Masked(), "bernoulli")), data, Budget(1.0, 1e-5), progress=False)
     assert len(data.ledger.looks) == 0

@@ -15,6 +15,7 @@ from tacit import sites
 from tacit.fit import fit_public, sum_public
 from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import PBPState, _rectified, forward, output, pbp, rectified
+from tacit.types import Plan
 from tacit.wall import outer
 
 KEY = jax.random.key(0)
@@ -94,7 +95,7 @@ def test_one_layer_is_exact_and_a_deep_network_nearly() -> None:
 
 
 def built(**more: Any) -> Any:
-    return pbp((6,), size=100, **more)({"x": jnp.zeros(3), "y": jnp.float32(0)})
+    return pbp((6,), **more)(Plan({"x": jnp.zeros(3), "y": jnp.float32(0)}, 100))
 
 
 RECORD = {"x": jnp.asarray([0.3, -1.2, 0.8]), "y": jnp.float32(0.7)}
@@ -109,7 +110,7 @@ def gaussian_log_z(mean: Any, variance: Any) -> Any:
 @pytest.mark.parametrize("hidden", [(6,), (6, 5), ()])
 def test_a_contribution_is_slope_and_curvature_by_every_weight(hidden: tuple[int, ...]) -> None:
     """g by m, and g^2 - 2 k, k by v, of log Z of the whole network; in units of the noise."""
-    method = pbp(hidden, size=100, noise=0.5)({"x": jnp.zeros(3), "y": jnp.float32(0)})
+    method = pbp(hidden, noise=0.5)(Plan({"x": jnp.zeros(3), "y": jnp.float32(0)}, 100))
     state = method.init(KEY)
     found = method.contribute(state, RECORD, KEY)
     g, k = jax.grad(gaussian_log_z, (0, 1))(*state.cavity)
@@ -122,7 +123,7 @@ def test_a_contribution_is_slope_and_curvature_by_every_weight(hidden: tuple[int
 def test_a_power_counts_in_the_curvature_of_every_layer() -> None:
     """alpha g^2 - 2 k, of 1/alpha log E[p^alpha]: the power is in log Z, and once more before g^2."""
     head, record = sites.probit(alpha=0.5), {**RECORD, "y": jnp.int32(1)}
-    method = pbp((6,), size=100, head=head)(record)
+    method = pbp((6,), head=head)(Plan(record, 100))
     state = under_way(method)
 
     def log_z(mean: Any, variance: Any) -> Any:
@@ -152,7 +153,7 @@ def release_of(contribution: Any, times: float = 1.0) -> tacit.Release:
 def test_a_step_adds_the_sites_of_the_records() -> None:
     """As many like one record: precision s / (1 - v s), linear part (g + s m) / (1 - v s), to first order in v s."""
     size = 50_000
-    method = pbp((6,), size=size, noise=0.5, pace=jnp.ones_like)({"x": jnp.zeros(3), "y": jnp.float32(0)})
+    method = pbp((6,), noise=0.5, pace=jnp.ones_like)(Plan({"x": jnp.zeros(3), "y": jnp.float32(0)}, size))
     state = under_way(method)
     after = method.update(state, release_of(method.contribute(state, RECORD, KEY), size), KEY)
     g, k = jax.grad(gaussian_log_z, (0, 1))(*state.cavity)
@@ -167,7 +168,7 @@ def test_a_step_adds_the_sites_of_the_records() -> None:
 
 
 def test_the_recursion_is_that_of_sep() -> None:
-    method = pbp((6,), size=100, noise=0.5, pace=lambda step: 0.3 + 0 * step)({"x": jnp.zeros(3), "y": jnp.zeros(())})
+    method = pbp((6,), noise=0.5, pace=lambda step: 0.3 + 0 * step)(Plan({"x": jnp.zeros(3), "y": jnp.zeros(())}, 100))
     state = under_way(method)
     given = method.contribute(state, RECORD, KEY)
     after = method.update(state, release_of(given, 100.0), KEY)
@@ -181,7 +182,7 @@ def test_the_recursion_is_that_of_sep() -> None:
 
 
 def test_noise_in_curvatures_moves_no_mean() -> None:
-    method = pbp((6,), size=100)({"x": jnp.zeros(3), "y": jnp.zeros(())})
+    method = pbp((6,))(Plan({"x": jnp.zeros(3), "y": jnp.zeros(())}, 100))
     state = method.init(KEY)
     given = method.contribute(state, RECORD, KEY)
     rough = [1000 * jax.random.normal(KEY, leaf.shape) for leaf in given.curvature]
@@ -200,7 +201,7 @@ def test_the_first_guess_at_the_width_counts_public_noise() -> None:
 
 def test_the_cavity_takes_out_as_much_as_the_power_says() -> None:
     records = {"x": jnp.ones(3), "y": jnp.int32(1)}
-    method = pbp((4,), size=10, head=sites.probit(alpha=0.5))(records)
+    method = pbp((4,), head=sites.probit(alpha=0.5))(Plan(records, 10))
     state = method.init(KEY)
     after = method.update(state, release_of(method.contribute(state, records, KEY), 10.0), KEY)
     for i in range(2):
@@ -211,7 +212,7 @@ def test_the_cavity_takes_out_as_much_as_the_power_says() -> None:
 @pytest.mark.slow
 def test_public_sums_are_the_same_without_writing_them_out() -> None:
     """The first layer's slopes and curvatures are outer products, of which a sum is one matrix product."""
-    method = pbp((40,), size=100)({"x": jnp.zeros(9), "y": jnp.zeros(())})
+    method = pbp((40,))(Plan({"x": jnp.zeros(9), "y": jnp.zeros(())}, 100))
     state = under_way(method)
     generator = np.random.default_rng(0)
     records = {"x": jnp.float32(generator.normal(size=(70, 9))), "y": jnp.float32(generator.normal(size=70))}
@@ -236,7 +237,7 @@ def wave(count: int = 800) -> dict[str, np.ndarray]:
 
 def test_it_learns_a_curve_and_the_noise_around_it() -> None:
     data = wave()
-    fit = fit_public(pbp((20,), size=800, pace=lambda step: 0.05 + 0 * step), data, steps=600, key=KEY)
+    fit = fit_public(pbp((20,), pace=lambda step: 0.05 + 0 * step), data, steps=600, key=KEY)
     inputs = np.linspace(-1.8, 1.8, 50, dtype=np.float32)[:, None]
     found = fit.predict({"x": inputs}, key=KEY)
     truth = np.sin(2 * inputs[:, 0])
@@ -255,7 +256,7 @@ def test_classes_of_a_ring() -> None:
     generator = np.random.default_rng(3)
     x = generator.normal(size=(500, 2)).astype(np.float32)
     inside = (np.linalg.norm(x, axis=1) < 1.2).astype(np.int32)
-    fit = fit_public(pbp((12,), size=500, head=sites.probit()), {"x": x, "y": inside}, steps=300, key=KEY)
+    fit = fit_public(pbp((12,), head=sites.probit()), {"x": x, "y": inside}, steps=300, key=KEY)
     chance = fit.predict({"x": x}, key=KEY)["mean"].mean(0)
     assert np.mean((chance > 0.5) == inside) > 0.9 > max(np.mean(inside), 1 - np.mean(inside)) + 0.1
 
@@ -263,24 +264,22 @@ def test_classes_of_a_ring() -> None:
 @pytest.mark.slow
 def test_several_classes() -> None:
     for head in (sites.softmax(3), sites.multi_probit(3)):
-        method = pbp((4,), size=50, head=head)({"x": jnp.zeros(2), "y": jnp.int32(0)})
+        method = pbp((4,), head=head)(Plan({"x": jnp.zeros(2), "y": jnp.int32(0)}, 50))
         state = method.init(KEY)
         given = method.contribute(state, {"x": jnp.ones(2), "y": jnp.int32(2)}, KEY)
         assert [leaf.shape for leaf in given.slope] == [(4, 3), (3, 5)]
         # The output of the class that was seen is drawn up, those of the others down.
         assert np.all(given.slope[1][2] > 0)
         assert np.all(given.slope[1][:2] < 0)
-        assert method.predict is not None
-        chance = method.predict(method.draw(state, KEY), {"x": np.ones((7, 2), np.float32)}, KEY)
+        assert method.model.predict is not None
+        chance = method.model.predict(method.draw(state, KEY), {"x": np.ones((7, 2), np.float32)}, KEY)
         assert chance["mean"].shape == (3, 7)
         np.testing.assert_allclose(chance["mean"].sum(0), 1, rtol=1e-3)
 
 
 def test_a_private_fit_through_the_wall() -> None:
     data = tacit.PrivateData(wave(6000), size=6000)
-    fit = tacit.fit(
-        pbp((10,), size=6000), data, tacit.Budget(8.0, 1e-5), key=KEY, simulate=1, progress=False, steps=150, rate=0.1
-    )
+    fit = tacit.fit(pbp((10,)), data, tacit.Budget(8.0, 1e-5), key=KEY, simulate=1, progress=False, steps=150, rate=0.1)
     assert fit.certificate is not None
     inputs = np.linspace(-1.8, 1.8, 50, dtype=np.float32)[:, None]
     truth = np.sin(2 * inputs[:, 0])
@@ -297,26 +296,26 @@ def test_the_prior_follows_from_public_state_alone() -> None:
     std = jax.tree.map(lambda leaf: jnp.float32(0), zero)
     after = method.update(state, tacit.Release(zero, std, jnp.float32(1), zero), KEY)
     assert float(after.decay) != float(state.decay)  # refreshed though no record was there
-    assert method.weights is not None
-    assert len(method.weights) == len(jax.tree.leaves(zero)) == 6
+    assert method.suggests.weights is not None
+    assert len(method.suggests.weights) == len(jax.tree.leaves(zero)) == 6
 
 
 def test_two_hidden_layers_have_as_many_blocks() -> None:
-    method = pbp((5, 4), size=50, noise=0.1)({"x": jnp.zeros(3), "y": jnp.float32(0)})
+    method = pbp((5, 4), noise=0.1)(Plan({"x": jnp.zeros(3), "y": jnp.float32(0)}, 50))
     state = method.init(KEY)
     given = method.contribute(state, {"x": jnp.ones(3), "y": jnp.float32(1)}, KEY)
     assert [leaf.shape for leaf in given.slope] == [(5, 4), (4, 6), (1, 5)]
-    assert method.weights is not None
-    assert len(method.weights) == 6
+    assert method.suggests.weights is not None
+    assert len(method.suggests.weights) == 6
     assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(given))
 
 
 def test_wrong_choices_are_refused() -> None:
     with pytest.raises(ValueError, match="all must be positive"):
-        pbp((0,), size=10)
+        pbp((0,))
     with pytest.raises(ValueError, match="part of the head"):
-        pbp((5,), size=10, noise=0.1, head=sites.probit())
+        pbp((5,), noise=0.1, head=sites.probit())
     with pytest.raises(ValueError, match="output is a predictor"):
-        pbp((5,), size=10, head=sites.mixture(2, 0.5))
+        pbp((5,), head=sites.mixture(2, 0.5))
     with pytest.raises(ValueError, match="with a vector x"):
-        pbp((5,), size=10)({"x": jnp.zeros((2, 2)), "y": jnp.float32(0)})
+        pbp((5,))(Plan({"x": jnp.zeros((2, 2)), "y": jnp.float32(0)}, 10))

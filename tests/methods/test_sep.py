@@ -20,7 +20,7 @@ from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, p
 from tacit.methods.running import Running
 from tacit.methods.sep import SEPState, sep
 from tacit.methods.sites import Site
-from tacit.types import Method, Release
+from tacit.types import Method, Plan, Release
 
 KEY = jax.random.key(0)
 ones = jnp.ones_like
@@ -49,7 +49,7 @@ def test_a_gaussian_likelihood_gives_the_exact_posterior(alpha: float) -> None:
     y = (f + 0.7 * np.random.default_rng(4).normal(size=len(f))).astype(np.float32)
     mean, covariance = exact_linear(x, y, 0.49, 2.0)
     site = sites.gaussian(0.49, alpha)
-    method = sep(site, size=500, prior=2.0, pace=ones)({"x": jnp.zeros(5), "y": jnp.zeros(())})
+    method = sep(site, prior_std=2**-0.5, pace=ones)(Plan({"x": jnp.zeros(5), "y": jnp.zeros(())}, 500))
     state = method.init(KEY)
     for _ in range(2):  # the sites are the same at every cavity: the first step is the last
         state = method.update(state, release_of(method, state, {"x": x, "y": y}), KEY)
@@ -57,7 +57,7 @@ def test_a_gaussian_likelihood_gives_the_exact_posterior(alpha: float) -> None:
         np.testing.assert_allclose(found.mean[0], mean, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(found.variance[0], covariance, rtol=2e-3, atol=1e-6)
     for averaged in (False, True):
-        posterior = tacit.ep(site, {"x": x, "y": y}, prior=2.0, key=KEY, sweeps=20, averaged=averaged)
+        posterior = tacit.ep(site, {"x": x, "y": y}, prior_std=2**-0.5, key=KEY, sweeps=20, averaged=averaged)
         # 1000 draws: five standard errors of a mean, of a variance (false alarm about 1e-5 for all ten).
         off = np.abs(posterior.draws["w"].mean(0) - mean) / np.sqrt(np.diag(covariance) / 1000)
         assert off.max() < 5
@@ -90,10 +90,10 @@ def test_the_two_readings(gamma: float) -> None:
     records, size = {"x": x, "y": (f > 0).astype(np.int32)}, 30
     site, rate = sites.probit(), 1 / 30
     printed = algorithm_3(records, site, gamma, size)
-    paper = sep(site, size=size, pace=lambda step: jnp.float32(gamma * rate), reading="paper")
-    consistent = sep(site, size=size, pace=lambda step: jnp.float32(gamma / size * rate))
+    paper = sep(site, pace=lambda step: jnp.float32(gamma * rate), reading="paper")
+    consistent = sep(site, pace=lambda step: jnp.float32(gamma / size * rate))
     for make in (paper, consistent):
-        method = make({"x": jnp.zeros(2), "y": jnp.int32(0)})
+        method = make(Plan({"x": jnp.zeros(2), "y": jnp.int32(0)}, size))
         state, step = method.init(KEY), jax.jit(method.update)
         for i, wanted in enumerate(printed):
             one = release_of(method, state, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], records))
@@ -103,7 +103,7 @@ def test_the_two_readings(gamma: float) -> None:
             found = np.concatenate([theta.linear[0], theta.precision[0].ravel()])
             np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
     # Li et al.'s SEP: one pass covers most of the way, and the paper's reading next to nothing.
-    li = sep(site, size=size, pace=lambda step: jnp.float32(rate))({"x": jnp.zeros(2), "y": jnp.int32(0)})
+    li = sep(site, pace=lambda step: jnp.float32(rate))(Plan({"x": jnp.zeros(2), "y": jnp.int32(0)}, size))
     state = li.init(KEY)
     for i in range(30):
         one = release_of(li, state, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], records))
@@ -115,7 +115,7 @@ def test_the_two_readings(gamma: float) -> None:
 def test_at_unit_pace_and_rate_it_is_averaged_ep() -> None:
     x, f = regression(60, 3)
     records = {"x": x, "y": (f > 0).astype(np.int32)}
-    method = sep(sites.logistic(), size=60, pace=ones)({"x": jnp.zeros(3), "y": jnp.int32(0)})
+    method = sep(sites.logistic(), pace=ones)(Plan({"x": jnp.zeros(3), "y": jnp.int32(0)}, 60))
     state = method.init(KEY)
     for _ in range(3):
         release = release_of(method, state, records)
@@ -152,7 +152,7 @@ def test_within_five_per_cent_of_nuts(link: str) -> None:
     draws = nuts(x, y, link)
     mean, variance = draws.mean(0), draws.var(0)
     site = getattr(sites, link)()
-    method = sep(site, size=500)({"x": jnp.zeros(5), "y": jnp.int32(0)})
+    method = sep(site)(Plan({"x": jnp.zeros(5), "y": jnp.int32(0)}, 500))
     state = method.init(KEY)
     step = jax.jit(lambda state: method.update(state, release_of(method, state, {"x": x, "y": y}), KEY))
     for _ in range(60):
@@ -189,7 +189,7 @@ def test_noise_is_counted_and_what_it_hides_falls_back_to_the_prior() -> None:
 
 
 def test_the_average_is_kept_as_it_came() -> None:
-    method = sep(sites.probit(), size=50, pace=ones)({"x": jnp.zeros(2), "y": jnp.int32(0)})
+    method = sep(sites.probit(), pace=ones)(Plan({"x": jnp.zeros(2), "y": jnp.int32(0)}, 50))
     indefinite = Natural(jnp.ones((1, 2)), jnp.asarray([[[30.0, 4.0], [0.0, -20.0]]]))
     std = Natural(jnp.float32(1), jnp.float32(2))
     state = method.update(method.init(KEY), Release(indefinite, std, jnp.float32(1), indefinite), KEY)
@@ -218,8 +218,8 @@ def test_retraction_and_floor_agree_without_noise() -> None:
     records = {"x": x, "y": (f > 0).astype(np.int32)}
     found = []
     for repair in ("floor", "retraction"):
-        method = sep(sites.probit(), size=200, pace=lambda step: 0.2 + 0 * step, repair=repair)  # type: ignore[arg-type]
-        built = method({"x": jnp.zeros(3), "y": jnp.int32(0)})
+        method = sep(sites.probit(), pace=lambda step: 0.2 + 0 * step, repair=repair)  # type: ignore[arg-type]
+        built = method(Plan({"x": jnp.zeros(3), "y": jnp.int32(0)}, 200))
         state = built.init(KEY)
         step = jax.jit(lambda state, built=built: built.update(state, release_of(built, state, records), KEY))
         for _ in range(150):
@@ -236,8 +236,8 @@ def test_clusters_are_found() -> None:
     x = (centres[label] + 0.5 * generator.normal(size=(600, 2))).astype(np.float32)
     site = sites.mixture(3, 0.25)
     for posterior in (
-        fit_public(sep(site, size=600, prior=0.1), {"x": x}, steps=60, key=jax.random.key(0)),
-        tacit.ep(site, {"x": x}, prior=0.1, key=jax.random.key(0), damping=0.3, sweeps=15),
+        fit_public(sep(site, prior_std=10**0.5), {"x": x}, steps=60, key=jax.random.key(0)),
+        tacit.ep(site, {"x": x}, prior_std=10**0.5, key=jax.random.key(0), damping=0.3, sweeps=15),
     ):
         found = posterior.draws["w"].mean(0)
         nearest = np.argmin(np.linalg.norm(centres[:, None] - found, axis=-1), 1)
@@ -260,8 +260,8 @@ def test_a_site_of_your_own_is_one_function() -> None:
     x, f = regression(2000, 3)
     generator = np.random.default_rng(9)
     y = ((f + generator.normal(size=len(f)) > 0) ^ (generator.random(len(f)) < 0.1)).astype(np.int32)
-    draws = fit_public(sep(Site(log_z), size=2000), {"x": x, "y": y}, steps=40, key=KEY).draws["w"]
-    naive = fit_public(sep(sites.probit(), size=2000), {"x": x, "y": y}, steps=40, key=KEY).draws["w"]
+    draws = fit_public(sep(Site(log_z)), {"x": x, "y": y}, steps=40, key=KEY).draws["w"]
+    naive = fit_public(sep(sites.probit()), {"x": x, "y": y}, steps=40, key=KEY).draws["w"]
     # Four posterior deviations of the truth; without the wrong labels in the model it is far off.
     truth = np.array([0.8, -0.6, 1.0])
     assert np.all(np.abs(draws.mean(0) - truth) < 4 * draws.std(0))
@@ -278,7 +278,7 @@ def test_a_site_of_all_weights() -> None:
     site = Site(log_z, "weights", centre=lambda placeholder, key: {"w": jnp.zeros(3)})
     x, f = regression(400, 3)
     y = (f + 0.7 * np.random.default_rng(4).normal(size=len(f))).astype(np.float32)
-    posterior = fit_public(sep(site, size=400, pace=lambda step: 0.3 + 0 * step), {"x": x, "y": y}, steps=60, key=KEY)
+    posterior = fit_public(sep(site, pace=lambda step: 0.3 + 0 * step), {"x": x, "y": y}, steps=60, key=KEY)
     mean, covariance = exact_linear(x, y, 0.49, 1.0)
     assert np.all(np.abs(posterior.draws["w"].mean(0) - mean) < 6 * np.sqrt(np.diag(covariance) / 1000))
     np.testing.assert_allclose(posterior.draws["w"].std(0), np.diag(np.linalg.inv(covariance)) ** -0.5, rtol=0.12)
@@ -291,7 +291,7 @@ def test_a_private_fit_covers_the_exact_posterior_mean() -> None:
     mean, covariance = exact_linear(x, y, 0.49, 1.0)
     data = tacit.PrivateData({"x": x, "y": y}, size=3000)
     for seed in range(5):
-        method = sep(sites.gaussian(0.49), size=3000, bound=2.5)
+        method = sep(sites.gaussian(0.49), bound=2.5)
         posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-5), key=KEY, simulate=seed, progress=False)
         off = np.abs(posterior.draws["w"].mean(0) - mean) / posterior.draws["w"].std(0)
         assert off.max() < 5
@@ -303,8 +303,8 @@ def test_matrices_of_sites_are_summed_as_outer_products() -> None:
     from tacit.wall import _Step
 
     data = tacit.PrivateData({"x": np.zeros((40, 90), np.float32), "y": np.zeros(40, np.int32)}, size=40)
-    method = sep(sites.probit(), size=40)(data.placeholder)
-    step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10, weights=method.weights), method.init(KEY))
+    method = sep(sites.probit())(Plan(data.placeholder, 40))
+    step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10, weights=method.suggests.weights), method.init(KEY))
     assert step.factoring is not None
     assert step.factoring.pairs == ((90, 1), (90, 90))
 
@@ -357,9 +357,9 @@ def test_theorem_4_1_bounds_what_it_can() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"size": 0}, "public number of records"),
-        ({"size": 10, "prior": 0.0}, "prior is 0"),
-        ({"size": 10, "bound": -1.0}, "bound is -1"),
+        ({"prior_std": 0.0}, "prior_std is 0"),
+        ({"prior": 0.0}, "prior is 0"),
+        ({"bound": -1.0}, "bound is -1"),
     ],
 )
 def test_wrong_choices_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -367,9 +367,20 @@ def test_wrong_choices_are_refused(wrong: dict[str, Any], message: str) -> None:
         sep(sites.probit(), **wrong)
 
 
+def test_a_precision_is_taken_for_one_more_release() -> None:
+    plan = Plan({"x": jnp.zeros(3), "y": jnp.int32(0)}, 10)
+    with pytest.warns(DeprecationWarning, match=r"Write prior_std=0\.5"):
+        old = sep(sites.probit(), prior=4.0)(plan)
+    new = sep(sites.probit(), prior_std=0.5)(plan)
+    for method in (old, new):
+        np.testing.assert_array_equal(method.init(KEY).prior.precision[0], 4 * np.eye(3))
+
+
 def test_wrong_records_and_sites_are_refused() -> None:
+    with pytest.raises(ValueError, match="public number of records"):
+        sep(sites.probit())(Plan({"x": jnp.zeros(3), "y": jnp.int32(0)}, 0))
     with pytest.raises(ValueError, match="with a vector x"):
-        sep(sites.probit(), size=10)({"x": jnp.zeros(()), "y": jnp.int32(0)})
+        sep(sites.probit())(Plan({"x": jnp.zeros(()), "y": jnp.int32(0)}, 10))
     with pytest.raises(ValueError, match="add up to 1"):
         sites.mixture(2, 0.5, (0.5, 0.6))
     with pytest.raises(ValueError, match="noise is -1"):
@@ -381,13 +392,13 @@ def test_wrong_records_and_sites_are_refused() -> None:
         tacit.ep(sites.probit(), sealed, key=KEY)
     bad = tacit.PrivateData({"x": np.zeros((4, 2), np.float32), "y": np.full(4, 2, np.int32)}, size=4)
     with pytest.raises(ValueError, match="y must be 0 or 1"):
-        tacit.fit(sep(sites.probit(), size=4), bad, tacit.Budget(1.0, 1e-5), progress=False)
+        tacit.fit(sep(sites.probit()), bad, tacit.Budget(1.0, 1e-5), progress=False)
 
 
 def test_state_is_public_arrays() -> None:
-    method = sep(sites.softmax(3), size=40)({"x": jnp.zeros(4), "y": jnp.int32(0)})
+    method = sep(sites.softmax(3))(Plan({"x": jnp.zeros(4), "y": jnp.int32(0)}, 40))
     state = method.init(KEY)
     assert isinstance(state, SEPState)
     assert state.prior.precision.shape == (3, 4, 4)
-    assert method.weights is not None
-    assert len(method.weights) == 2
+    assert method.suggests.weights is not None
+    assert len(method.suggests.weights) == 2

@@ -21,6 +21,7 @@ from numpyro.infer.initialization import init_to_median
 import tacit
 from tacit.methods import running
 from tacit.methods import vi as vi_module
+from tacit.types import Plan
 
 COUNT, WIDTH = 2000, 3
 
@@ -92,7 +93,7 @@ def test_a_subsampled_plate_is_not_counted_twice():
             numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
     record = {"x": np.ones(WIDTH, np.float32), "y": np.float32(2)}
-    plain, other = (tacit.vi(model)(record) for model in (linear, scaled))
+    plain, other = (tacit.vi(model)(Plan(record)) for model in (linear, scaled))
     key = jax.random.key(0)
     mine = plain.contribute(plain.init(key), record, key)
     theirs = other.contribute(other.init(key), record, key)
@@ -125,7 +126,7 @@ def test_the_optimiser_may_be_chosen():
     release = tacit.Release(gradient, gradient, jnp.float32(1), gradient)
     moved = {}
     for rate in (0.0, 0.1):
-        method = tacit.vi(linear, optimizer=optax.sgd(rate))(placeholder)
+        method = tacit.vi(linear, optimizer=optax.sgd(rate))(Plan(placeholder))
         start = method.init(key)
         end = method.update(start, release, key)
         moved[rate] = max(float(jnp.abs(start.params[name] - end.params[name]).max()) for name in start.params)
@@ -240,7 +241,7 @@ def test_a_step_without_privacy_goes_along_numpyros_gradient(name, wide, toleran
         model, reference, kind, records = CASES[name]
         records = jax.tree.map(jnp.asarray, records)
         placeholder = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), records)
-        method = tacit.vi(model, kind, optax.sgd(1.0))(placeholder)
+        method = tacit.vi(model, kind, optax.sgd(1.0))(Plan(placeholder))
         state = jax.tree.map(jnp.asarray, method.init(jax.random.key(0)))
         elbo_key = jax.random.key(11)
         key = jax.random.split(elbo_key)[1]  # what Trace_ELBO hands to the guide
@@ -308,7 +309,7 @@ def images(count, seed=0):
 
 @pytest.mark.slow
 def test_an_autoencoder_contributes_the_gradient_of_a_records_elbo():
-    method = tacit.vi(decode, encode)(np.zeros(PIXELS, np.float32))
+    method = tacit.vi(decode, encode)(Plan(np.zeros(PIXELS, np.float32)))
     assert method.own
     state, record, elbo_key = method.init(jax.random.key(0)), images(1)[0], jax.random.key(5)
     mine = method.contribute(state, record, jax.random.key(1), jax.random.split(elbo_key)[1])
@@ -335,7 +336,7 @@ def test_an_autoencoder_is_fitted_saved_and_reconstructs(tmp_path):
     wrong = np.abs(rebuilt.mean(0).round() - images(50, seed=1)).mean()
     assert wrong < np.abs(x.mean(0).round() - images(50, seed=1)).mean()  # better than the average image
     posterior.save(tmp_path / "posterior.npz")
-    again = tacit.Posterior.load(tmp_path / "posterior.npz", method(data.placeholder))
+    again = tacit.Posterior.load(tmp_path / "posterior.npz", method(Plan(data.placeholder)))
     assert np.array_equal(
         again.predict(x[:2], key=jax.random.key(2))["x"], posterior.predict(x[:2], key=jax.random.key(2))["x"]
     )
@@ -348,7 +349,7 @@ def test_an_autoencoder_is_fitted_saved_and_reconstructs(tmp_path):
 def test_several_draws_are_averaged_and_keep_the_norm():
     record = {"x": np.ones(WIDTH, np.float32), "y": np.float32(2)}
     key = jax.random.key(3)
-    one, four = (tacit.vi(linear, optimizer=optax.sgd(1.0), draws=draws)(record) for draws in (1, 4))
+    one, four = (tacit.vi(linear, optimizer=optax.sgd(1.0), draws=draws)(Plan(record)) for draws in (1, 4))
     state = four.init(key)
     contribution = four.contribute(state, record, key)
     release = tacit.Release(contribution, contribution, jnp.float32(1), contribution)
@@ -370,7 +371,7 @@ def test_several_draws_are_averaged_and_keep_the_norm():
 def test_an_autoguide_may_be_an_object():
     record = {"x": np.zeros(WIDTH, np.float32), "y": np.float32(0)}
     guide = autoguide.AutoLowRankMultivariateNormal(linear, rank=2)
-    state = tacit.vi(linear, guide)(record).init(jax.random.key(0))
+    state = tacit.vi(linear, guide)(Plan(record)).init(jax.random.key(0))
     assert state.params["auto_cov_factor"].shape == (WIDTH, 2)
 
 
@@ -388,7 +389,7 @@ def test_a_laplace_guide_finds_the_exact_gaussian_posterior():
 def test_a_laplace_guide_counts_the_noise_of_scores_and_curvature():
     """Weights from the prior, records from them, noisy releases of all: 90% intervals must hold 90% of the weights."""
     count, steps, replicates, std = 200, 100, 150, 200.0
-    method = tacit.vi(linear, autoguide.AutoLaplaceApproximation)({"x": jnp.zeros(WIDTH), "y": jnp.zeros(())})
+    method = tacit.vi(linear, autoguide.AutoLaplaceApproximation)(Plan({"x": jnp.zeros(WIDTH), "y": jnp.zeros(())}))
 
     def replicate(key):
         of_x, of_w, of_y, of_noise = jax.random.split(key, 4)
@@ -433,7 +434,7 @@ def test_a_normal_guide_counts_what_the_noise_does_to_its_path():
     """
     steps, runs, std = 300, 80, 100.0
     records = jax.tree.map(lambda leaf: leaf[:50], linear_records())
-    method = tacit.vi(linear)({"x": jnp.zeros(WIDTH), "y": jnp.zeros(())})
+    method = tacit.vi(linear)(Plan({"x": jnp.zeros(WIDTH), "y": jnp.zeros(())}))
     name = "w_auto_loc"
 
     def run(key):
@@ -485,15 +486,15 @@ def test_stretches_hold_the_averages_of_the_path(steps):
 
 def test_other_guides_and_large_ones_keep_no_stretches():
     placeholder = {"x": np.zeros(WIDTH, np.float32), "y": np.float32(0)}
-    assert tacit.vi(linear, autoguide.AutoDelta)(placeholder).init(jax.random.key(0)).path == ()
+    assert tacit.vi(linear, autoguide.AutoDelta)(Plan(placeholder)).init(jax.random.key(0)).path == ()
 
     def wide(x, y=None):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([5000]).to_event(1))
         with numpyro.plate("records", x.shape[0]):
             numpyro.sample("y", dist.Normal(x @ w[:WIDTH], 1.0), obs=y)
 
-    assert tacit.vi(wide)(placeholder).init(jax.random.key(0)).path == ()
-    assert tacit.vi(linear)(placeholder).init(jax.random.key(0)).path != ()
+    assert tacit.vi(wide)(Plan(placeholder)).init(jax.random.key(0)).path == ()
+    assert tacit.vi(linear)(Plan(placeholder)).init(jax.random.key(0)).path != ()
 
 
 def test_a_laplace_guide_works_behind_the_wall():
@@ -539,7 +540,7 @@ def test_the_adaptive_clip_finds_the_median_norm_within_the_budget():
     norms = np.linalg.norm(records["x"] * residual[:, None], axis=1)
     from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 
-    inner = tacit.vi(linear)(data.placeholder)
+    inner = tacit.vi(linear)(Plan(data.placeholder))
     for start in (0.01, 100.0):
         method = adaptive(inner, COUNT, start)
         state = method.init(jax.random.key(0))
@@ -666,4 +667,4 @@ def _refusals():
 def test_what_cannot_be_split_is_refused_with_the_fix(name):
     model, guide, says = _refusals()[name]
     with pytest.raises(ValueError, match=says):
-        tacit.vi(model, guide)(np.float32(0))
+        tacit.vi(model, guide)(Plan(np.float32(0)))

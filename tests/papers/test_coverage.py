@@ -58,11 +58,11 @@ def test_the_other_studies_run(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_shared_program_gives_the_bits_of_fit(study: Any) -> None:
     first, second = (study.regression("bernoulli", "plain", seed, 200)[0] for seed in (1, 2))
     budget = tacit.Budget(1.0, 1e-5)
-    program = study.Repeated(tacit.natural(size=200), first, budget)
+    program = study.Repeated(tacit.natural(), first, budget)
     program.fit(first, 1)
     shared = program.fit(second, 2)["w"]
     sealed = tacit.PrivateData(second, size=200)
-    alone = tacit.fit(tacit.natural(size=200), sealed, budget, key=jax.random.key(2), simulate=2, progress=False)
+    alone = tacit.fit(tacit.natural(), sealed, budget, key=jax.random.key(2), simulate=2, progress=False)
     np.testing.assert_array_equal(shared, np.asarray(alone.draws["w"], np.float64))
 
 

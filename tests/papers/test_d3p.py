@@ -20,6 +20,8 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.initialization import init_to_median
 
+from tacit.types import Plan
+
 FOLDER = Path(__file__).parents[2] / "papers" / "d3p"
 NEEDS_DATA = pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_DATA is not set: no Adult to read")
 
@@ -78,7 +80,8 @@ def test_d3ps_form_is_the_gradient_of_the_elbo() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(8, 3)).astype(np.float32)
     records = {"x": jnp.asarray(x), "y": jnp.asarray(x.sum(1) + generator.normal(size=8).astype(np.float32))}
-    method = elbo_form(model, 8, optax.adam(0.1))(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:]), records))
+    plan = Plan(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:]), records))
+    method = elbo_form(model, 8, optax.adam(0.1))(plan)
     state, key = method.init(jax.random.key(0)), jax.random.key(1)
     each = jax.vmap(lambda record: method.contribute(state, record, key, key))(records)
     total = jax.tree.map(lambda leaf: leaf.sum(0), each)

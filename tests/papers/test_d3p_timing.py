@@ -70,9 +70,10 @@ def test_model_is_the_papers() -> None:
     import vae_model
 
     import tacit
+    from tacit.types import Plan
 
     data = tacit.PrivateData({"image": np.zeros((3, vae_model.PIXELS), np.float32)}, size=3)
-    method = tacit.vi(vae_model.model, vae_model.guide)(data.placeholder)
+    method = tacit.vi(vae_model.model, vae_model.guide)(Plan(data.placeholder))
     state = jax.eval_shape(method.init, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(state.params)) == vae_model.PARAMETERS == 688884
 

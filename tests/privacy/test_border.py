@@ -379,8 +379,8 @@ def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeyp
 def test_without_a_schema_a_posterior_says_what_may_have_been_left_out(declared: bool) -> None:
     records = {"x": RECORDS, "y": np.arange(70) % 3}
     columns = {"x": {"low": -2, "high": 2, "shape": [3]}, "y": {"low": 0, "high": 2, "kind": "integer"}}
-    data = PrivateData(records, tacit.Schema(columns) if declared else None)
-    method = tacit.sep(tacit.sites.softmax(3), size=70)
+    data = PrivateData(records, tacit.Schema(columns) if declared else None, size=70)
+    method = tacit.sep(tacit.sites.softmax(3))
     found = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=2, key=KEY, simulate=1, progress=False)
     assert ("counted for nothing. y must be a class" in (found.warning or "")) is not declared
 
@@ -396,7 +396,7 @@ def test_a_need_of_tacit_s_own_is_noted_when_it_refuses() -> None:
     data = PrivateData({"x": np.zeros((20, 3), np.float32), "y": np.full(20, 2)}, size=20)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"Some record is not what the method needs\. y must be 0 or 1"):
-            tacit.fit(tacit.natural(size=20, prior_std=1.0), data, tacit.Budget(1.0, 1e-5), progress=False)
+            tacit.fit(tacit.natural(prior_std=1.0), data, tacit.Budget(1.0, 1e-5), progress=False)
     notes = [line.body["note"] for line in data.ledger.lines if "note" in line.body]
     assert [note["kind"] for note in notes] == ["checked, refused"] * 2
     assert data.ledger.looks == ()

@@ -17,10 +17,10 @@ import pytest
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.methods.vi import vi
-from tacit.types import Method, PyTree
+from tacit.types import Method, Plan, PyTree
 from tacit.wall import Door, _Step, clip, lattice, random
 from tacit.wall.data import PrivateData
-from tests.test_every_method import COUNT, ROWS, TABLE, numbers
+from tests.test_every_method import COUNT, ROWS, TABLE, numbers, plan
 
 KEY = jax.random.key(5)
 COUNTS = (0, 1, 2, 3, 7, 20, 40)
@@ -65,7 +65,7 @@ def logistic(rows: Any) -> None:
 
 
 def logistic_method(width: int) -> Method:
-    return vi(logistic)(jnp.zeros(width))  # type: ignore[return-value]
+    return vi(logistic)(Plan(jnp.zeros(width)))  # type: ignore[return-value]
 
 
 CASES = {
@@ -380,7 +380,7 @@ def test_the_error_of_float32_sums_is_real_and_covered() -> None:
 def test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers(name: str, quick_compiler: None) -> None:
     """The same randomness, one record out of the subset and its values overwritten: the rest cancels exactly."""
     data = PrivateData(TABLE[name].records, size=COUNT)
-    method = TABLE[name].make()(data.placeholder)
+    method = TABLE[name].make()(plan(data))
     start = jax.tree.map(jnp.asarray, method.init(KEY))
     step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10), start)
     own = random.fixed(4) if method.own else None

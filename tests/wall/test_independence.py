@@ -19,7 +19,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.types import Method
+from tacit.types import Method, Plan
 from tacit.wall import _Step, random, rewrite
 from tacit.wall.data import PrivateData
 from tacit.wall.independence import Along, apart
@@ -179,7 +179,7 @@ def test_what_keeps_records_apart_is_proved(name: str) -> None:
 def of_method(method: Any, records: dict[str, np.ndarray]) -> bool:
     """Whether the records of a method are proved apart, as the wall evaluates it."""
     data = PrivateData(records, size=len(next(iter(records.values()))))
-    built = method if isinstance(method, Method) else method(data.placeholder)
+    built = method if isinstance(method, Method) else method(Plan(data.placeholder, RECORDS))
     contribution = rewrite.rewritten(built.contribution)
     state = jax.eval_shape(built.init, KEY)
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((RECORDS, *leaf.shape), leaf.dtype), data.placeholder)

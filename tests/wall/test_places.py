@@ -22,7 +22,7 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.types import Method, Release
+from tacit.types import Method, Plan, Release
 from tacit.wall import _Step, rewrite
 from tacit.wall.data import PrivateData
 
@@ -86,10 +86,10 @@ def models() -> dict[str, tuple[Any, dict[str, np.ndarray]]]:
     heads = {"query": weights(10, 8), "key": weights(10, 8), "value": weights(10, 12)}
     return {
         "belief network": (tacit.belief_net(20), {"image": np.zeros((4, 28, 28), bool)}),
-        "dense network": (tacit.sgd(network(784, 64, 10), size=4), digits),
+        "dense network": (tacit.sgd(network(784, 64, 10)), digits),
         "recurrent network": (summed(recurrent, recurrence), series),
         "attention": (summed(attention, heads), words),
-        "regression": (tacit.natural(size=4, prior_std=1.0), columns),
+        "regression": (tacit.natural(prior_std=1.0), columns),
     }
 
 
@@ -98,8 +98,8 @@ def unlike() -> Iterator[str]:
     for name, (method, records) in models().items():
         for size in (4, 128, 256):
             data = PrivateData(records, size=size)
-            built = method if isinstance(method, Method) else method(data.placeholder)
-            recipe = Mechanism(1.0, built.clip or 1.0, 1.0, 1, weights=built.weights)
+            built = method if isinstance(method, Method) else method(Plan(data.placeholder, size))
+            recipe = Mechanism(1.0, built.suggests.clip or 1.0, 1.0, 1, weights=built.suggests.weights)
             step = _Step(built, data, recipe, built.init(KEY))
             if not step.alike:
                 yield f"{name}, chunks of {step.chunk}"

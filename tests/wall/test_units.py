@@ -14,7 +14,7 @@ import tacit
 from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.facts.schema import Schema
 from tacit.rehearse import HELD_OUT, _Stage
-from tacit.types import Method, Need, Rows
+from tacit.types import Method, Model, Need, Rows, Suggestions
 from tacit.wall import Door
 from tacit.wall.data import PrivateData
 from tacit.wall.units import Unit, together
@@ -169,14 +169,14 @@ def test_questions_and_fits_count_units() -> None:
     assert abs(float(answer.value) - clipped) < 6 * float(answer.noise_std)
     few = PrivateData({"patient": [1], "x": [1.0]}, SCHEMA, size=5)
     with pytest.raises(ValueError, match="norms of single records"):
-        tacit.fit(adding()._replace(clip=1.0), few, BUDGET, clip="adaptive")
+        tacit.fit(adding()._replace(suggests=Suggestions(clip=1.0)), few, BUDGET, clip="adaptive")
     with pytest.raises(ValueError, match="protects each 'record'"):
         tacit.fit(adding(), data, Budget(1.0, 1e-5))
 
 
 def test_a_rehearsal_makes_up_units_that_are_full() -> None:
-    method = adding()._replace(simulate=lambda key, records: (records, {}))
-    stage = _Stage(method, SCHEMA, 5, None, None)
+    method = adding()._replace(model=Model(simulate=lambda key, records: (records, {})))
+    stage = _Stage(method, SCHEMA, 5, BUDGET, None, None)
     records, held_out, _ = stage.records(jax.random.key(0))
     assert len(records["x"]) == 5 * 3
     assert len(held_out["x"]) == HELD_OUT

@@ -274,9 +274,10 @@ def _report(chosen: argparse.Namespace) -> None:
     method = None
     if asked.get("formula"):  # a formula can tell what it expects of people
         from tacit.methods.vi import vi
+        from tacit.types import Plan
 
         schema = read_schema(chosen.folder / SCHEMA)
-        method = vi(_model(chosen.folder, asked, schema))(schema.placeholder())
+        method = vi(_model(chosen.folder, asked, schema))(Plan(schema.placeholder(), schema.size))
     posterior = _posterior(chosen.folder, method)
     print(f"Report: {_write_report(chosen.folder, posterior, chosen.title or _title(asked), ledger)}")
 
@@ -305,9 +306,11 @@ def _synthesize(chosen: argparse.Namespace) -> None:
 
     import jax
 
-    from tacit.fit import built_for
+    from tacit.run.plan import built_for
+    from tacit.types import Plan
 
-    posterior = _posterior(chosen.folder, built_for(_model(chosen.folder, asked, schema), schema.placeholder()))
+    method = built_for(_model(chosen.folder, asked, schema), Plan(schema.placeholder(), schema.size))
+    posterior = _posterior(chosen.folder, method)
     tables = posterior.synthesize(chosen.records, chosen.copies, key=jax.random.key(chosen.seed))
     chosen.out.mkdir(parents=True, exist_ok=True)
     for place, table in enumerate(tables, 1):
@@ -375,24 +378,20 @@ def _model(folder: Path | None, asked: dict[str, Any], schema: Any) -> Any:
     found = _loaded(file, home.parent, name)
     if callable(found) and next(iter(inspect.signature(found).parameters), "") == "schema":
         found = found(schema)
-    if isinstance(found, tacit.Method):
+    if isinstance(found, tacit.Method | tacit.MethodFor):
         return found
-    parameters = inspect.signature(found).parameters.values()
-    takes = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
-    # A NumPyro model is a function of the columns; a method is a function of one placeholder record.
-    if set(takes) & set(schema.columns) or len(takes) < len(parameters):
-        unknown = [
-            one.name
-            for one in parameters
-            if one.name not in schema.columns and one.default is one.empty and one.kind is not one.VAR_KEYWORD
-        ]
-        if unknown:
-            raise ValueError(
-                f"The model {name!r} takes {unknown}, which the schema does not declare. A model is a function of the "
-                f"schema's columns: {list(schema.columns)}."
-            )
-        return tacit.vi(found)
-    return found
+    unknown = [
+        one.name
+        for one in inspect.signature(found).parameters.values()
+        if one.name not in schema.columns and one.default is one.empty and one.kind is not one.VAR_KEYWORD
+    ]
+    if unknown:
+        raise ValueError(
+            f"The model {name!r} takes {unknown}, which the schema does not declare. A model is a function of the "
+            f"schema's columns: {list(schema.columns)}. A function that builds a method is given as "
+            "tacit.MethodFor(build)."
+        )
+    return tacit.vi(found)
 
 
 def _loaded(file: Path, neighbours: Path, name: str) -> Any:

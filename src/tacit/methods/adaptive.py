@@ -56,7 +56,7 @@ def adaptive(method: Method, size: int, start: float) -> Method:
         inner = method.contribution(state.inner, record, key, own)
         scale = jnp.exp(state.log_scale)
         numbers = [leaf.values if is_rows(leaf) else leaf for leaf in jax.tree.leaves(inner, is_leaf=is_rows)]
-        weights = method.weights or (1.0,) * len(numbers)
+        weights = method.suggests.weights or (1.0,) * len(numbers)
         norm = jnp.sqrt(sum(jnp.sum((weight * leaf) ** 2) for weight, leaf in zip(weights, numbers, strict=True)))
         factor = 1 / jnp.maximum(norm, scale)
         return {
@@ -74,10 +74,10 @@ def adaptive(method: Method, size: int, start: float) -> Method:
         share = jnp.clip(release.full["within"] / (BLOCK * size), -1, 1)
         return AdaptiveState(method.update(state.inner, inner, key), state.log_scale - SPEED * share)
 
+    weights = method.suggests.weights
     return method.around(
         init=init,
         contribute=contribute,
         update=update,
-        clip=ADAPTIVE_CLIP,
-        weights=method.weights and (*method.weights, 1.0),
+        suggests=method.suggests._replace(clip=ADAPTIVE_CLIP, weights=weights and (*weights, 1.0)),
     )

@@ -39,18 +39,19 @@ from tacit.methods.networks import Network, Weights, score
 from tacit.methods.running import (
     Stretches,
     check_positive,
-    check_size,
     inner,
     longer,
     many,
+    moved,
     normals,
+    records_of,
     stretches,
     tail_average,
     wandered,
     wandering,
     when,
 )
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 EVERY_WIDTH = 4
 """Of many weights, widths are moved in one step of so many: it takes passes over memory."""
@@ -82,13 +83,15 @@ class BackpropState(NamedTuple):
 def backprop(
     net: Network,
     *,
-    size: int,
     optimizer: optax.GradientTransformation | None = None,
     temperature: float = 1.0,
     first_std: float = 0.02,
     draws: int = 1,
+    size: int | None = None,
 ) -> MethodFor:
     """Fit independent normal distributions to a network's weights by private variational inference.
+
+    The number of records must be declared, and about right is enough.
 
     Privacy: public.
 
@@ -96,10 +99,8 @@ def backprop(
     ----------
     net
         From ``tacit.network``.
-    size
-        Number of records, public; about right is enough.
     optimizer
-        An optax optimiser of the means, given the gradient of the loss over ``size``; by default gradient descent with
+        An optax optimiser of the means, given the gradient of the mean loss; by default gradient descent with
         momentum. Standard deviations are always moved by Adam.
     temperature
         How much the divergence from the prior counts: 1 for variational inference; less for a cold posterior, which is
@@ -110,23 +111,39 @@ def backprop(
         Number of weight draws a step. A gradient for each of them is released, clipped together, so that their mean has
         the noise of one: several steady the draw's own randomness at as many times the cost, which a larger rate
         usually repays better.
+    size
+        Deprecated: the plan has it.
 
     Returns
     -------
     MethodFor
         To be handed to ``tacit.fit``. It draws the weights.
     """
-    check_size(size)
+    moved(size)
     if net.flat:
         raise ValueError('Under prior="none" the width of a weight that does nothing has no end. Choose another prior.')
     check_positive(first_std=first_std, temperature=temperature)
     if draws < 1:
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the weights. Write draws=1.")
+    of_mean = optimizer or optax.sgd(0.2, momentum=0.9)
+    return MethodFor(
+        lambda plan: _backprop(plan, net, records_of(plan, "backprop", size), of_mean, temperature, first_std, draws)
+    )
+
+
+def _backprop(
+    plan: Plan,
+    net: Network,
+    size: int,
+    of_mean: optax.GradientTransformation,
+    temperature: float,
+    first_std: float,
+    draws: int,
+) -> Method:
     shapes = jax.eval_shape(net.start, jax.random.key(0))
     # Over the root of their number, the gradients together have the norm of one.
     factor = 1 / math.sqrt(draws)
     every = EVERY_WIDTH if many(shapes) else 1
-    of_mean = optimizer or optax.sgd(0.2, momentum=0.9)
     # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same. The fewer the
     # moves the longer, by the root: noise then takes widths as far as it would in all steps.
     of_rho = optax.adam(0.02 * math.sqrt(every))
@@ -200,10 +217,16 @@ def backprop(
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
         return net.predict(draw, inputs, key, None)
 
-    def build(placeholder: Record) -> Method:
-        return Method(init, contribute, update, draw, predict, clip=1.0, needs=net.needs(placeholder))
-
-    return build
+    return Method(
+        init,
+        contribute,
+        update,
+        draw,
+        needs=net.needs(plan.placeholder),
+        for_size=size,
+        suggests=Suggestions(clip=1.0),
+        model=Model(predict),
+    )
 
 
 def at(mean: Weights, std: Weights, noise: Weights) -> Weights:

@@ -39,9 +39,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float32
 
-from tacit.methods.running import Pace, Running, blend, polya_gamma_mean, slowing, start
+from tacit.methods.running import Pace, Running, blend, deviation, polya_gamma_mean, slowing, start
 from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
-from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
 
 DAMPING = 0.5
 """All hidden units of a record move at once, by this share of the way."""
@@ -92,7 +92,13 @@ class BeliefNetState(NamedTuple):
 
 
 def belief_net(
-    units: int, sweeps: int = 5, variance: float = 1.0, pace: Pace | None = None, stride: Pace | None = None
+    units: int,
+    sweeps: int = 5,
+    variance: float | None = None,
+    pace: Pace | None = None,
+    stride: Pace | None = None,
+    *,
+    prior_std: float = 1.0,
 ) -> MethodFor:
     """Fit a sigmoid belief network with one hidden layer to binary images.
 
@@ -105,11 +111,13 @@ def belief_net(
     sweeps
         Rounds of the E-step for each record.
     variance
-        Prior variance of hidden and visible biases.
+        Deprecated: the square of ``prior_std``.
     pace
         Weight of a step's release in the averaged statistics; by default ``(1 + t) ** -0.7``.
     stride
         Step size of the weights; by default ``0.3 (1 + t / 20) ** -0.6``.
+    prior_std
+        Standard deviation of the prior of hidden and visible biases.
 
     Returns
     -------
@@ -117,16 +125,17 @@ def belief_net(
         To be handed to ``tacit.fit``. A record is one array of 0 and 1, or a dictionary with one. Draws are ``W``
         (pixels by units), ``b`` (hidden biases) and ``c`` (visible biases); predictions are ``reconstruct``'s.
     """
-    if units < 1 or sweeps < 1 or not variance > 0:
+    if units < 1 or sweeps < 1:
         raise ValueError(
-            f"units is {units}, sweeps is {sweeps}, variance is {variance:g}. A network needs at least one hidden "
-            "unit, one sweep and a variance above 0; write belief_net(units=50)."
+            f"units is {units}, sweeps is {sweeps}. A network needs at least one hidden unit and one sweep; write "
+            "belief_net(units=50)."
         )
+    prior_variance = deviation(prior_std, "variance", variance, 0.5) ** 2
     pace = slowing() if pace is None else pace
     stride = (lambda step: 0.3 * slowing(20.0, 0.6)(step)) if stride is None else stride
 
-    def build(placeholder: Record) -> Method:
-        pixels = _only(placeholder).size
+    def build(plan: Plan) -> Method:
+        pixels = _only(plan.placeholder).size
 
         def init(key: Key) -> BeliefNetState:
             mean = 0.1 * jax.random.normal(key, (pixels, units + 1)) * (jnp.arange(units + 1) > 0)
@@ -148,12 +157,12 @@ def belief_net(
             averaged = release._replace(full=release.full.averaged, noise_std=std.averaged)
             running = blend(state.running, averaged, pace)
             number, active, curvature, spread = _repaired(running)
-            prior = jnp.pad(state.sparsity.precision, ((0, 0), (1, 0)), constant_values=1 / variance)
+            prior = jnp.pad(state.sparsity.precision, ((0, 0), (1, 0)), constant_values=1 / prior_variance)
             precision = prior + curvature
             mean = state.net.mean
             gradient = release.full.residual - mean * (jnp.pad(spread, ((0, 0), (1, 0))) + prior)
             mean = mean + stride(step) * gradient / (precision + std.residual / release.rate)
-            bias = _hidden_bias(state.net, number, active, variance)
+            bias = _hidden_bias(state.net, number, active, prior_variance)
             net = Net(mean, 1 / precision, *bias)
             sparsity = shrunk(state.sparsity, mean[:, 1:] ** 2 + 1 / precision[:, 1:])
             share = 4 / (step + 4)
@@ -168,10 +177,10 @@ def belief_net(
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> Array:
             return reconstruct(draw, inputs, sweeps)
 
-        clip = 0.1 * math.sqrt(pixels * (units + 1))
-        return Method(init, contribute, update, draw, predict, clip=clip, weights=WEIGHTS, steps=STEPS, needs=(BINARY,))
+        suggests = Suggestions(clip=0.1 * math.sqrt(pixels * (units + 1)), steps=STEPS, weights=WEIGHTS)
+        return Method(init, contribute, update, draw, needs=(BINARY,), suggests=suggests, model=Model(predict))
 
-    return build
+    return MethodFor(build)
 
 
 def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 5) -> Array:

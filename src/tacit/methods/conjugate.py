@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, normals, start
-from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
 
 ROUNDS = 50
 """Turns between parameters and statistics in a draw, from statistics that scatter as the noise does."""
@@ -60,7 +60,7 @@ class Family(NamedTuple):
     bounds
         The largest or the usual norm of each block of a contribution, public: it decides how noise is shared.
     predict, needs, synthesize
-        As in ``tacit.Method``.
+        As in ``tacit.Method`` and its model.
     refill
         ``refill(draw, noisy, noise_std, key)``: one draw of the statistics, given parameters, and statistics to which
         noise of known standard deviations was added. Optional: with it, intervals count the noise.
@@ -112,8 +112,8 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
         To be handed to ``tacit.fit``. All records in few steps suit it best, so that is what it suggests.
     """
 
-    def build(placeholder: Record) -> Method:
-        model = family if isinstance(family, Family) else family(placeholder)
+    def build(plan: Plan) -> Method:
+        model = family if isinstance(family, Family) else family(plan.placeholder)
         rho = pace or (halfway if model.latent else evenly)
 
         def believe(running: Running) -> ConjugateState:
@@ -152,21 +152,18 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
                 "Noise is shared among blocks by their bounds: give one for each."
             )
         names = sorted(blocks)
+        weights = block_weights([model.bounds[name] for name in names], [blocks[name].size for name in names])
         return Method(
             init,
             contribute,
             update,
             draw,
-            model.predict,
-            clip=1.0,
-            weights=block_weights([model.bounds[name] for name in names], [blocks[name].size for name in names]),
-            rate=1.0,
-            steps=STEPS if model.latent else 1,
             needs=model.needs,
-            synthesize=model.synthesize,
+            suggests=Suggestions(clip=1.0, rate=1.0, steps=STEPS if model.latent else 1, weights=weights),
+            model=Model(model.predict, synthesize=model.synthesize),
         )
 
-    return build
+    return MethodFor(build)
 
 
 def elbo(family: Family, statistics: PyTree, records: PyTree) -> Array:

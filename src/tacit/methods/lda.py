@@ -33,7 +33,7 @@ from jax.scipy.special import digamma, gammaln
 from jax.scipy.stats import norm
 
 from tacit.methods.running import Pace, Running, blend, slowing, start
-from tacit.types import Array, Key, Method, Record, Release, Rows
+from tacit.types import Array, Key, Method, MethodFor, Plan, Record, Release, Rows, Suggestions
 
 MARGIN = 0.3
 """How strongly a word's count enters a contribution, next to its shares in the topics."""
@@ -70,7 +70,7 @@ def lda(
     eta: float | None = None,
     sweeps: int = 20,
     pace: Pace | None = None,
-) -> Method:
+) -> MethodFor:
     """Find topics in documents by latent Dirichlet allocation.
 
     A record is a document as ``tacit.documents`` makes it: ``word`` (numbers of distinct words, filled up with the size
@@ -93,7 +93,7 @@ def lda(
 
     Returns
     -------
-    Method
+    MethodFor
         To be handed to ``tacit.fit``. Few steps with large subsets serve it best. It draws ``topics``, a distribution
         over words each; its points are the ``concentration`` of their posterior.
     """
@@ -138,7 +138,10 @@ def lda(
     def draw(state: LDAState, key: Key) -> dict[str, Array]:
         return {"topics": jax.random.dirichlet(key, points(state)["concentration"])}
 
-    return Method(init, contribute, update, draw, points=points, clip=5.0, rate=RATE, steps=STEPS)
+    def build(plan: Plan) -> Method:
+        return Method(init, contribute, update, draw, points, suggests=Suggestions(clip=5.0, rate=RATE, steps=STEPS))
+
+    return MethodFor(build)
 
 
 def repaired(running: Running, geometric: bool = False) -> Array:

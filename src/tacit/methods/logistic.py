@@ -38,7 +38,7 @@ from tacit.methods.running import (
     slowing,
     start,
 )
-from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
 
 LARGE = 64
 """Columns above which the suggested recipe takes subsets."""
@@ -106,7 +106,8 @@ def logistic(
         trials = record["trials"].astype(jnp.float32) if likelihood == "binomial" else jnp.float32(1)
         return y - trials / 2, trials
 
-    def build(placeholder: Record) -> Method:
+    def build(plan: Plan) -> Method:
+        placeholder = plan.placeholder
         _check(placeholder, likelihood)
         size = placeholder["x"].shape[0]
 
@@ -180,18 +181,18 @@ def logistic(
             contribute,
             update,
             draw,
-            predict,
-            clip=1.0,
-            weights=weights,
-            # All records in few steps are best; a large matrix takes subsets, whose outer products are summed faster.
-            rate=1.0 if size <= LARGE else None,
-            steps=5 if size <= LARGE else 50,
             needs=_needs(likelihood, most),
-            log_likelihood=log_likelihood,
-            simulate=simulate,
+            suggests=Suggestions(
+                clip=1.0,
+                # All records in few steps are best; a large matrix takes subsets, whose outer products sum up faster.
+                rate=1.0 if size <= LARGE else None,
+                steps=5 if size <= LARGE else 50,
+                weights=weights,
+            ),
+            model=Model(predict, log_likelihood, simulate),
         )
 
-    return build
+    return MethodFor(build)
 
 
 def _gamma(key: Key, psi: Array, dispersion: float) -> Array:

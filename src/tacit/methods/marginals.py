@@ -34,7 +34,7 @@ from jax.scipy.special import logsumexp
 from tacit.facts.column import Column
 from tacit.facts.schema import Schema, levels_of
 from tacit.methods.running import Running, blend, check_positive, evenly, start
-from tacit.types import Array, Key, Method, Need, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
 
 BINS = 8
 """Numbers are cut into so many bins by default."""
@@ -59,7 +59,7 @@ def marginals(
     *,
     bins: Mapping[str, int | Sequence[float | int]] | None = None,
     prior_std: float = 3.0,
-) -> Method:
+) -> MethodFor:
     """Fit a model of whole records to noisy marginal tables, for synthetic data whose analyses know of the noise.
 
     Privacy: public. Sees the schema only.
@@ -80,7 +80,7 @@ def marginals(
 
     Returns
     -------
-    Method
+    MethodFor
         To be handed to ``tacit.fit``; the posterior can ``synthesize``. Draws are named by columns: ``"age:sex"``.
     """
     check_positive(prior_std=prior_std)
@@ -177,24 +177,24 @@ def marginals(
             codes[name] = jax.random.categorical(jax.random.fold_in(key, place), logits)
         return codes
 
-    return Method(
-        init,
-        contribute,
-        update,
-        draw,
-        clip=math.sqrt(len(asked)),
-        rate=1.0,
-        steps=1,
-        needs=(
-            Need(
-                "The records must be sealed with the schema that the marginals are of: "
-                "tacit.PrivateData(records, schema).",
-                lambda record: jnp.all(jnp.array([column.holds(record[name]) for name, column in columns.items()])),
-                facts=schema.columns,
-            ),
-        ),
-        synthesize=synthesize,
+    need = Need(
+        "The records must be sealed with the schema that the marginals are of: tacit.PrivateData(records, schema).",
+        lambda record: jnp.all(jnp.array([column.holds(record[name]) for name, column in columns.items()])),
+        facts=schema.columns,
     )
+
+    def build(plan: Plan) -> Method:
+        return Method(
+            init,
+            contribute,
+            update,
+            draw,
+            needs=(need,),
+            suggests=Suggestions(clip=math.sqrt(len(asked)), rate=1.0, steps=1),
+            model=Model(synthesize=synthesize),
+        )
+
+    return MethodFor(build)
 
 
 def hamiltonian(energy: Callable[[Array], tuple[Array, Array]], z: Array, key: Key) -> Array:

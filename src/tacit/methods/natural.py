@@ -47,13 +47,14 @@ from tacit.methods.running import (
     Running,
     blend,
     check_positive,
-    check_size,
     cut_normal,
     evenly,
+    moved,
+    records_of,
     start,
     towards_diagonal,
 )
-from tacit.types import Array, Key, Method, MethodFor, Need, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
 
 STEPS, MOMENTS, SETTLE = 40, 0.1, 0.15
 """Releases by default; the part of them for M; the part after which the path is averaged."""
@@ -137,16 +138,19 @@ class NaturalState(NamedTuple):
 def natural(
     likelihood: str = "bernoulli",
     *,
-    size: int,
     bound: float | None = None,
     prior_std: float | Sequence[float] = 4.0,
     groups: Mapping[str, int] | None = None,
     group_std: float = 1.0,
     noise_std: float = 1.0,
     features: Callable[[Array], Array] | None = None,
-    steps: int = STEPS,
+    size: int | None = None,
+    steps: int | None = None,
 ) -> MethodFor:
     """Fit a logistic, Poisson or linear regression whose intervals account for the privacy noise.
+
+    The number of records must be declared, and about right is enough. A step takes all records by default, and the
+    steps of the fit, 40 by default and 5 at least, are divided among phases.
 
     Privacy: public. Sees the placeholder record only.
 
@@ -155,8 +159,6 @@ def natural(
     likelihood
         "bernoulli": a record is ``{"x": columns, "y": 0 or 1}``. "poisson": ``y`` is a count. "normal": a number. An
         ``"offset"`` in the record is added to the predictor.
-    size
-        Number of records, public; about right is enough.
     bound
         Norm that few ``x`` exceed, public; by default the root of the number of columns, for columns of about unit
         size. Longer ones count less in the moments. A column of ones gives the intercept; centre and scale the others
@@ -175,8 +177,8 @@ def natural(
     features
         A public function of a record's ``x``, which then may be an image: the hidden layers of a network, trained on
         public records or privately. The columns are 1 and what it gives; the posterior is that of a last layer.
-    steps
-        Number of releases, of all records each.
+    size, steps
+        Deprecated: the plan has them.
 
     Returns
     -------
@@ -184,34 +186,20 @@ def natural(
         To be handed to ``tacit.fit``. Draws have ``w``; for a group ``clinic`` its effects, and their standard
         deviation ``clinic_std``; ``noise`` for normal outcomes. Predictions have ``mean`` and ``y``.
     """
-    options: dict[str, Any] = {
-        "size": size,
-        "bound": bound,
-        "prior_std": prior_std,
-        "groups": groups,
-        "group_std": group_std,
-        "noise_std": noise_std,
-        "features": features,
-    }
     if likelihood not in FAMILIES:
         raise ValueError(f"likelihood is {likelihood!r}. Write {' or '.join(map(repr, FAMILIES))}.")
-    check_size(size)
+    moved(size, steps)
     groups = dict(groups or {})
     check_positive(prior_std=float(np.min(prior_std)), group_std=group_std, noise_std=noise_std)
     check_positive(bound=1.0 if bound is None else bound)
-    if steps < 5:
-        raise ValueError(f"steps is {steps}; moments and a path need at least 5. Write steps={STEPS}.")
     family = FAMILIES[likelihood]
     extra = int(family.noisy)  # numbers in a place beside u: the log of the noise
-    first = max(1, round(MOMENTS * steps))
-    settled = first + max(1, round(SETTLE * steps) - 1)
     scores = 1 - CURVATURE - TRACE - NOISE * extra
 
-    def build(placeholder: Record) -> Method:
-        def plan(steps: int) -> Method:
-            return natural(likelihood, **options, steps=steps)(given)
-
-        given = placeholder
+    def build(plan: Plan) -> Method:
+        placeholder, count, number = plan.placeholder, _steps(plan, steps), records_of(plan, "natural", size)
+        first = max(1, round(MOMENTS * count))
+        settled = first + max(1, round(SETTLE * count) - 1)
         rank = np.ndim(placeholder["x"]) if isinstance(placeholder, dict) and "x" in placeholder else 0
 
         def columns_of(x: Any) -> Array:
@@ -233,7 +221,7 @@ def natural(
         identity = np.eye(columns, dtype=np.float32)
         prior_variances, widest = _prior_variances(prior_std, single), max(float(np.max(prior_std)), group_std)
         middling = {name: jnp.float32(group_std) for name in groups}
-        whole = float(size)  # its square does not fit JAX's integers
+        whole = float(number)  # its square does not fit JAX's integers
         precisely = 2 * INSIDE_SQUARE * whole  # the information about the log of the noise
 
         def init(key: Key) -> NaturalState:
@@ -449,18 +437,28 @@ def natural(
             contribute,
             update,
             draw,
-            predict,
-            clip=1.0,
-            rate=1.0,
-            steps=steps,
             needs=needs,
-            log_likelihood=log_likelihood,
-            simulate=simulate,
-            plan=plan,
             whole=True,
+            for_size=number,
+            for_steps=count,
+            suggests=Suggestions(clip=1.0, rate=1.0, steps=count),
+            model=Model(predict, log_likelihood, simulate),
         )
 
-    return build
+    return MethodFor(build)
+
+
+def _steps(plan: Plan, given: int | None) -> int:
+    """Return the number of releases: the plan's, or 40."""
+    steps = next((steps for steps in (plan.steps, given) if steps is not None), STEPS)
+    if given not in (None, steps):
+        raise ValueError(
+            f"steps={given} was given to natural, and steps={plan.steps} to the fit. Leave it out of natural, whose "
+            "phases are parts of the steps of the fit."
+        )
+    if steps < 5:
+        raise ValueError(f"steps is {steps}; moments and a path need at least 5. Write steps={STEPS}.")
+    return steps
 
 
 def _group_stds(evidence: Callable[[Stds], Array], stds: Stds, scale: float, key: Key) -> Stds:

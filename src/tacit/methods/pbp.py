@@ -42,9 +42,9 @@ import numpy as np
 from jax.scipy.stats import norm
 
 from tacit.methods.gaussians import TINY, Moments, Natural, drawn, floored, moments, plus
-from tacit.methods.running import Pace, Running, blend, block_weights, slowing, start
+from tacit.methods.running import Pace, Running, blend, block_weights, moved, records_of, slowing, start
 from tacit.methods.sites import Site
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 SHAPE, RATE = 6.0, 6.0
 """Of the Gamma priors of both precisions."""
@@ -91,13 +91,15 @@ class Contribution(NamedTuple):
 def pbp(
     hidden: Sequence[int] = (50,),
     *,
-    size: int,
     noise: float | None = None,
     head: Site | None = None,
     spread: float = 0.5,
     pace: Pace | None = None,
+    size: int | None = None,
 ) -> MethodFor:
     """Fit a Bayesian neural network with rectified units by private probabilistic backpropagation.
+
+    The number of records must be declared, and about right is enough.
 
     Privacy: public. Sees the placeholder record only.
 
@@ -105,8 +107,6 @@ def pbp(
     ----------
     hidden
         Number of units of each hidden layer.
-    size
-        Number of records, public; about right is enough.
     noise
         Public variance of the noise in y, for y of about unit size; by default it is learnt, through the wall.
     head
@@ -118,6 +118,8 @@ def pbp(
         Weight of a step's release in the average; by default ``0.04 / (1 + step / 1000)``. Under independent weights
         all of them move at once, and by much more than 0.05 they would overshoot. Where the number of steps is fixed, a
         pace that falls to nothing by the last of them does better.
+    size
+        Deprecated: the plan has it.
 
     Returns
     -------
@@ -128,20 +130,21 @@ def pbp(
     share = pace or (lambda step: 0.04 * slowing(1000.0, 1.0)(step))
     if head is not None and noise is not None:
         raise ValueError("Both noise and head are given; the noise is part of the head. Leave one of them out.")
-    if any(units < 1 for units in hidden) or size < 1 or not spread > 0 or (noise is not None and not noise > 0):
+    if any(units < 1 for units in hidden) or not spread > 0 or (noise is not None and not noise > 0):
         raise ValueError(
-            f"hidden is {tuple(hidden)}, size is {size}, noise is {noise}, spread is {spread:g}; all must be positive. "
-            "Write pbp((50,), size=1000)."
+            f"hidden is {tuple(hidden)}, noise is {noise}, spread is {spread:g}; all must be positive. "
+            "Write pbp((50,))."
         )
     if head is not None and head.form != "predictors":
         raise ValueError(
             f"The head's form is {head.form!r}; a network's output is a predictor. Use sites.probit() etc."
         )
+    moved(size)
     learnt = head is None and noise is None
     alpha = head.alpha if head else 1.0
 
-    def build(placeholder: Record) -> Method:
-        columns = _columns(placeholder)
+    def build(plan: Plan) -> Method:
+        columns, records = _columns(plan.placeholder), records_of(plan, "pbp", size)
         outputs = (head and head.predictors) or 1
         shapes = [(out, into + 1) for into, out in zip((columns, *hidden), (*hidden, outputs), strict=True)]
         number = sum(math.prod(shape) for shape in shapes)
@@ -153,10 +156,10 @@ def pbp(
             decay = jnp.float32(SHAPE / RATE)
             # A guess at what all records will say of the width, so that the first steps are no longer than the later.
             variance = jnp.float32(1.0 if noise is None else noise)
-            usual = [size * each / variance for each in _precisions(shapes)]
+            usual = [records * each / variance for each in _precisions(shapes)]
             guess = [jnp.full(shape, precision) for shape, precision in zip(shapes, usual, strict=True)]
             running = start(
-                Contribution(jax.tree.map(jnp.zeros_like, centre), guess, (jnp.float32(size / 2),) * 2 * learnt)
+                Contribution(jax.tree.map(jnp.zeros_like, centre), guess, (jnp.float32(records / 2),) * 2 * learnt)
             )
             sites = Natural(jax.tree.map(jnp.multiply, guess, centre), guess)
             cavity = moments(plus(_prior(centre, decay), sites), False)
@@ -183,7 +186,7 @@ def pbp(
             given = _unscaled(release, state.noise)
             running = blend(state.running, given, share)
             weight, noisy = share(state.running.step), running.noise_std
-            least = [LEAST * size * each / state.noise for each in _precisions(shapes)]
+            least = [LEAST * records * each / state.noise for each in _precisions(shapes)]
             precision = jax.tree.map(
                 lambda s, std, least: jnp.maximum(s, jnp.maximum(FLOOR * std, least)),
                 running.statistics.curvature,
@@ -203,7 +206,7 @@ def pbp(
             m, v = moments(plus(_prior(state.centre, state.decay), sites), False)
             squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), m, state.centre, v)
             decay = (SHAPE + number / 2) / (RATE + sum(squares) / 2)
-            cavity = moments(plus(_prior(state.centre, decay), sites, 1 - alpha / size), False)
+            cavity = moments(plus(_prior(state.centre, decay), sites, 1 - alpha / records), False)
             after = _noise(running) if learnt else state.noise
             return PBPState(state.centre, decay, running, total, sites, cavity, after)
 
@@ -228,15 +231,14 @@ def pbp(
             contribute,
             update,
             draw,
-            predict,
             points,
-            clip=1.5,
-            weights=_weights(shapes, learnt),
-            steps=4000,
             needs=head.needs if head else (),
+            for_size=records,
+            suggests=Suggestions(clip=1.5, steps=4000, weights=_weights(shapes, learnt)),
+            model=Model(predict),
         )
 
-    return build
+    return MethodFor(build)
 
 
 def forward(weights: Moments, x: Array) -> Moments:

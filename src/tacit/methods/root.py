@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from tacit.types import Array, Key, Method, PyTree, Record, Release
+from tacit.types import Array, Key, Method, PyTree, Record, Release, Suggestions
+
+STEPS = 8
 
 
 class RootState(NamedTuple):
@@ -34,12 +36,13 @@ def root(
     high: float,
     *,
     clip: float,
-    steps: int = 8,
     shift: float = 0.0,
     margin: float = 0.0,
     otherwise: float | None = None,
 ) -> Method:
     """Find where the sum of ``term(record, m)`` passes ``shift``, between two public numbers.
+
+    A step halves the distance of their logarithms.
 
     Privacy: public.
 
@@ -51,8 +54,6 @@ def root(
         Where to look, both above 0.
     clip
         Largest size of a term.
-    steps
-        Number of halvings, on a logarithmic scale.
     shift, margin
         A middle is large enough where the noisy sum is at least ``shift`` and ``margin`` standard deviations of noise.
     otherwise
@@ -76,4 +77,4 @@ def root(
         last = jnp.float32(high if otherwise is None else otherwise)
         return {"root": jnp.where(state.found, jnp.exp(state.high), last)}
 
-    return Method(init, contribute, update, draw, clip=clip, rate=1.0, steps=steps)
+    return Method(init, contribute, update, draw, suggests=Suggestions(clip=clip, rate=1.0, steps=STEPS))

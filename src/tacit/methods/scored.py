@@ -101,8 +101,7 @@ def scored(
         init=init,
         contribute=contribute,
         update=update,
-        clip=1.0,
-        weights=None,
+        suggests=method.suggests._replace(clip=1.0, weights=None),
     )
 
 

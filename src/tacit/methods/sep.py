@@ -32,9 +32,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, plus, retracted
-from tacit.methods.running import Pace, Running, blend, block_weights, check_positive, check_size, slowing, start
+from tacit.methods.running import (
+    Pace,
+    Running,
+    blend,
+    block_weights,
+    check_positive,
+    deviation,
+    moved,
+    records_of,
+    slowing,
+    start,
+)
 from tacit.methods.sites import Site
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 LARGE = 64
 """Columns above which the suggested recipe takes subsets."""
@@ -52,14 +63,17 @@ class SEPState(NamedTuple):
 def sep(
     site: Site,
     *,
-    size: int,
-    prior: float = 1.0,
+    prior_std: float = 1.0,
     bound: float = 1.0,
     pace: Pace | None = None,
     reading: Literal["consistent", "paper"] = "consistent",
     repair: Literal["floor", "retraction"] = "floor",
+    prior: float | None = None,
+    size: int | None = None,
 ) -> MethodFor:
     """Fit a Gaussian posterior by private stochastic expectation propagation.
+
+    The number of records must be declared, and about right is enough.
 
     Privacy: public. Sees the placeholder record only.
 
@@ -68,20 +82,20 @@ def sep(
     site
         The likelihood: one of ``tacit.sites``, or one of your own, ``tacit.sites.Site(log_z)``. A record is
         ``{"x": columns, "y": ...}``; a column of ones gives the intercept.
-    size
-        Number of records, public; about right is enough.
-    prior
-        Precision of the independent normal prior of the weights.
+    prior_std
+        Standard deviation of the independent normal prior of the weights.
     bound
         Norm of ``x`` that few records exceed, public. It shares the noise between the two parts of a site.
     pace
         Weight of a step's release in the average; by default what suits the site, else ``(1 + step) ** -0.7``.
     reading
         "consistent": all copies of the site are updated. "paper": equation 4 of DP-SEP as printed, which divides the
-        pace by ``size``.
+        pace by the number of records.
     repair
         What makes a noisy precision positive. "floor": directions lost in the noise fall back to the prior, and the
         posterior's width counts the noise. "retraction": a step is bent so that a precision falls by half at most.
+    prior, size
+        Deprecated: the prior's precision, which follows from ``prior_std``, and what the plan has.
 
     Returns
     -------
@@ -89,18 +103,21 @@ def sep(
         To be handed to ``tacit.fit``. Draws have ``w``: a vector, for several predictors or components a line each; for
         sites of all weights, what those are called.
     """
-    _check_choices(size, prior, bound, reading, repair)
+    _check_choices(bound, reading, repair)
+    precision = deviation(prior_std, "prior", prior, -0.5) ** -2
+    moved(size)
     share = pace or site.pace or slowing()
-    step_of = share if reading == "consistent" else (lambda step: share(step) / size)
 
-    def build(placeholder: Record) -> Method:
+    def build(plan: Plan) -> Method:
+        placeholder, number = plan.placeholder, records_of(plan, "sep", size)
+        step_of = share if reading == "consistent" else (lambda step: share(step) / number)
         _check_record(site, placeholder)
         blocks = jax.eval_shape(lambda key: site.start(placeholder, key), jax.random.key(0))
 
         def init(key: Key) -> SEPState:
             centre = site.start(placeholder, key)
-            precision = jax.tree.map(lambda leaf: _spread(prior, leaf, site.matrices), centre)
-            at = Natural(jax.tree.map(lambda leaf: prior * leaf, centre), precision)
+            spread = jax.tree.map(lambda leaf: _spread(precision, leaf, site.matrices), centre)
+            at = Natural(jax.tree.map(lambda leaf: precision * leaf, centre), spread)
             nothing = jax.tree.map(jnp.zeros_like, at)
             return SEPState(at, start(nothing), nothing, moments(at, site.matrices))
 
@@ -122,7 +139,7 @@ def sep(
                 )
                 new = retracted(old, towards, site.matrices)
                 sites = Natural(running.statistics.linear, jax.tree.map(jnp.subtract, new, state.prior.precision))
-            cavity = moments(plus(state.prior, sites, 1 - site.alpha / size), site.matrices)
+            cavity = moments(plus(state.prior, sites, 1 - site.alpha / number), site.matrices)
             return SEPState(state.prior, running, sites, cavity)
 
         def draw(state: SEPState, key: Key) -> dict[str, Array]:
@@ -146,15 +163,18 @@ def sep(
             contribute,
             update,
             draw,
-            predict if site.predict else None,
-            clip=1.0 if site.matrices else None,
-            weights=_weights(site, bound, columns, blocks) if site.matrices else None,
-            rate=1.0 if site.matrices and small else None,
-            steps=site.steps or ((10 if small else 50) if site.matrices else None),
             needs=site.needs,
+            for_size=number,
+            suggests=Suggestions(
+                clip=1.0 if site.matrices else None,
+                rate=1.0 if site.matrices and small else None,
+                steps=site.steps or ((10 if small else 50) if site.matrices else None),
+                weights=_weights(site, bound, columns, blocks) if site.matrices else None,
+            ),
+            model=Model(predict if site.predict else None),
         )
 
-    return build
+    return MethodFor(build)
 
 
 def _spread(prior: float, leaf: Array, matrices: bool) -> Array:
@@ -184,9 +204,8 @@ def _check_record(site: Site, placeholder: Any) -> None:
         )
 
 
-def _check_choices(size: int, prior: float, bound: float, reading: str, repair: str) -> None:
-    check_size(size)
-    check_positive(prior=prior, bound=bound)
+def _check_choices(bound: float, reading: str, repair: str) -> None:
+    check_positive(bound=bound)
     if reading not in ("consistent", "paper"):
         raise ValueError(f'reading is {reading!r}. Write "consistent", or "paper" for equation 4 as printed.')
     if repair not in ("floor", "retraction"):

@@ -7,7 +7,8 @@
         wbar = average of w                      free post-processing
     dropout keeps its masks for predictions: one mask is one draw of the posterior
 
-The prior is exact and outside of the wall. ``size`` is public; nothing is divided by the size of a subset.
+The prior is exact and outside of the wall. ``size``, the number of records, is public; nothing is divided by the size
+of a subset.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import jax.numpy as jnp
 import optax
 
 from tacit.methods.networks import MASK, Network, Weights, score
-from tacit.methods.running import check_size, tail_average
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+from tacit.methods.running import moved, records_of, tail_average
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 
 class SGDState(NamedTuple):
@@ -32,8 +33,10 @@ class SGDState(NamedTuple):
     step: Array
 
 
-def sgd(net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None) -> MethodFor:
+def sgd(net: Network, *, optimizer: optax.GradientTransformation | None = None, size: int | None = None) -> MethodFor:
     """Fit a network's weights as one point, by private gradient descent: the baseline without a posterior.
+
+    The number of records must be declared, and about right is enough.
 
     Privacy: public.
 
@@ -41,20 +44,23 @@ def sgd(net: Network, *, size: int, optimizer: optax.GradientTransformation | No
     ----------
     net
         From ``tacit.network``.
-    size
-        Number of records, public; about right is enough.
     optimizer
         An optax optimiser, given the gradient of the mean loss; by default gradient descent with momentum.
+    size
+        Deprecated: the plan has it.
 
     Returns
     -------
     MethodFor
         To be handed to ``tacit.fit``. All draws are the same weights.
     """
-    return _descent(net, size, optimizer, masked=False)
+    moved(size)
+    return MethodFor(lambda plan: _descent(plan, net, records_of(plan, "sgd", size), optimizer, masked=False))
 
 
-def dropout(net: Network, *, size: int, optimizer: optax.GradientTransformation | None = None) -> MethodFor:
+def dropout(
+    net: Network, *, optimizer: optax.GradientTransformation | None = None, size: int | None = None
+) -> MethodFor:
     """Fit a network with dropout by private gradient descent, and keep the masks on for predictions.
 
     Privacy: public.
@@ -63,7 +69,7 @@ def dropout(net: Network, *, size: int, optimizer: optax.GradientTransformation 
     ----------
     net
         From ``tacit.network``, with ``equinox.nn.Dropout`` in it.
-    size, optimizer
+    optimizer, size
         As in ``tacit.sgd``.
 
     Returns
@@ -72,16 +78,18 @@ def dropout(net: Network, *, size: int, optimizer: optax.GradientTransformation 
         To be handed to ``tacit.fit``. A draw is a ``mask``, the seed of one network with units left out; the weights
         are in the posterior's ``points``.
     """
+    moved(size)
     if not net.random:
         raise ValueError(
             "The network has no dropout, so that all its predictions would be the same. Put equinox.nn.Dropout(0.5) "
             "between its layers, and hand the key of the call on to it."
         )
-    return _descent(net, size, optimizer, masked=True)
+    return MethodFor(lambda plan: _descent(plan, net, records_of(plan, "dropout", size), optimizer, masked=True))
 
 
-def _descent(net: Network, size: int, optimizer: optax.GradientTransformation | None, masked: bool) -> MethodFor:
-    check_size(size)
+def _descent(
+    plan: Plan, net: Network, size: int, optimizer: optax.GradientTransformation | None, masked: bool
+) -> Method:
     optimizer = optimizer or optax.sgd(0.2, momentum=0.9)
 
     def init(key: Key) -> SGDState:
@@ -110,9 +118,15 @@ def _descent(net: Network, size: int, optimizer: optax.GradientTransformation | 
     def points(state: SGDState) -> dict[str, PyTree]:
         return state.average
 
-    def build(placeholder: Record) -> Method:
-        shown = points if masked else None
-        needs = net.needs(placeholder)
-        return Method(init, contribute, update, draw, predict, shown, clip=1.0, own=masked, needs=needs)
-
-    return build
+    return Method(
+        init,
+        contribute,
+        update,
+        draw,
+        points if masked else None,
+        own=masked,
+        needs=net.needs(plan.placeholder),
+        for_size=size,
+        suggests=Suggestions(clip=1.0),
+        model=Model(predict),
+    )

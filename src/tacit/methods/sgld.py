@@ -29,8 +29,8 @@ import jax
 import jax.numpy as jnp
 
 from tacit.methods.networks import Network, Weights, score
-from tacit.methods.running import check_positive, check_size, total
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+from tacit.methods.running import check_positive, moved, records_of, total
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 KEPT_NUMBERS = 1 << 24
 """All remembered places together hold at most so many numbers by default, but there are ten places at least."""
@@ -55,7 +55,6 @@ class SGLDState(NamedTuple):
 def sgld(
     net: Network,
     *,
-    size: int,
     step_size: float | None = None,
     temperature: float = 1.0,
     friction: float = 1.0,
@@ -65,6 +64,7 @@ def sgld(
     thin: int = 5,
     burn_in: int = 0,
     watch: PyTree = None,
+    size: int | None = None,
 ) -> MethodFor:
     """Sample a network's weights by private Langevin dynamics.
 
@@ -74,11 +74,10 @@ def sgld(
     ----------
     net
         From ``tacit.network``.
-    size
-        Number of records, public; about right is enough.
     step_size
-        eta above, for the sum over all records; by default 0.1 over ``size``. Times ``size`` and the curvature of a
-        record's loss it must stay well below 1, or the chain is too wide, or diverges.
+        eta above, for the sum over all records; by default 0.1 over the number of records, which must then be declared.
+        Times that number and the curvature of a record's loss it must stay well below 1, or the chain is too wide, or
+        diverges.
     temperature
         1 for the posterior; the DP-SGLD paper has 1/2.
     friction
@@ -98,19 +97,45 @@ def sgld(
     watch
         PUBLIC inputs, records with a leading axis: their mean predictions over every ``thin``-th place of the chain
         after the burn-in are in the posterior's points, at no memory for draws.
+    size
+        Deprecated: the plan has it.
 
     Returns
     -------
     MethodFor
         To be handed to ``tacit.fit``. Its draws are places of one chain.
     """
-    check_size(size)
-    eta = 0.1 / size if step_size is None else step_size
-    check_positive(temperature=temperature, step_size=eta)
+    moved(size)
+    check_positive(temperature=temperature, step_size=1.0 if step_size is None else step_size)
     if not 0 < friction <= 1:
         raise ValueError(f"friction is {friction:g}, but must be above 0 and at most 1.")
     if (keep is not None and keep < 1) or thin < 1:
         raise ValueError(f"keep is {keep} and thin is {thin}; both must be at least 1.")
+    chain = _Chain(temperature, friction, thermostat, precondition, keep, thin, burn_in, watch)
+
+    def build(plan: Plan) -> Method:
+        records = None if step_size is not None and size is None else records_of(plan, "sgld", size)
+        eta = step_size if step_size is not None else 0.1 / records  # type: ignore[operator]
+        return _dynamics(net, eta, chain)._replace(needs=net.needs(plan.placeholder), for_size=records)
+
+    return MethodFor(build)
+
+
+class _Chain(NamedTuple):
+    """The arguments of ``sgld`` other than the network and the step's length."""
+
+    temperature: float
+    friction: float
+    thermostat: bool
+    precondition: bool
+    keep: int | None
+    thin: int
+    burn_in: int
+    watch: PyTree
+
+
+def _dynamics(net: Network, eta: float, chain: _Chain) -> Method:
+    temperature, friction, thermostat, precondition, keep, thin, burn_in, watch = chain
     numbers = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(net.start, jax.random.key(0))))
     kept_places = max(10, min(50, KEPT_NUMBERS // numbers)) if keep is None else keep
 
@@ -177,12 +202,16 @@ def sgld(
     def points(state: SGLDState) -> dict[str, PyTree]:
         return {f"watched {name}": value for name, value in state.watched.items()}
 
-    def build(placeholder: Record) -> Method:
-        shown = points if watch is not None else None
-        needs = net.needs(placeholder)
-        return Method(init, contribute, update, draw, predict, shown, clip=1.0, needs=needs, least=burn_in + 1)
-
-    return build
+    return Method(
+        init,
+        contribute,
+        update,
+        draw,
+        points if watch is not None else None,
+        least=burn_in + 1,
+        suggests=Suggestions(clip=1.0),
+        model=Model(predict),
+    )
 
 
 def _paces(squares: dict[str, Array], eta: float) -> dict[str, Array]:

@@ -64,8 +64,9 @@ from tacit.methods.running import (
     towards_diagonal,
     wandering,
 )
-from tacit.model import Function, Reading, Values, is_class
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release
+from tacit.model import Reading, is_class
+from tacit.models.traced import Function, Values
+from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record, Release, Suggestions
 
 CURVATURE_EVERY = 10
 """Under a Laplace guide, one step in so many asks for the curvature instead of the score."""
@@ -136,8 +137,8 @@ def vi(
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the guide. Write draws=1.")
     optimizer = optimizer or optax.adam(lambda step: 0.2 / (1 + step / 20) ** 0.75, b2=0.99)
 
-    def build(placeholder: Record) -> Method:
-        reading = Reading(model, guide, placeholder)
+    def build(plan: Plan) -> Method:
+        reading = Reading(model, guide, plan.placeholder)
         laplace = _Laplace(reading) if _is(AutoLaplaceApproximation, guide) else None
         normal = bool(reading.latents) and _is(NORMAL, guide or AutoNormal) and _size(reading) * STRETCHES < MANY
 
@@ -193,22 +194,20 @@ def vi(
             values = reading.constrain_params(state.average)
             return {name: values[name] for name in reading.points}
 
+        clip = getattr(model, "clip", reading.clip or (2 * math.sqrt(laplace.size) if laplace else None))
         return Method(
             init,
             contribute,
             update,
             draw,
-            reading.predict,
             points,
-            getattr(model, "clip", reading.clip or (2 * math.sqrt(laplace.size) if laplace else None)),
             own=bool(reading.local),
-            log_likelihood=None if reading.local else reading.log_likelihood,
-            simulate=reading.simulate if reading.generative else None,
-            model=model,
             least=CURVATURE_EVERY if laplace else 1,
+            suggests=Suggestions(clip=clip),
+            model=reading.known(),
         )
 
-    return build
+    return MethodFor(build)
 
 
 class _Laplace:

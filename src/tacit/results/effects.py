@@ -214,7 +214,7 @@ def _formula(posterior: Posterior) -> Formula:
     if not isinstance(model, Formula):
         raise ValueError(
             "This posterior is not that of a formula, or does not know it any more. Fit tacit.formula(...), or load it "
-            "with its method: Posterior.load(path, tacit.vi(model)(schema.placeholder()))."
+            "with its method: Posterior.load(path, tacit.vi(model)(tacit.Plan(schema.placeholder())))."
         )
     return model
 

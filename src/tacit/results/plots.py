@@ -91,7 +91,7 @@ def plot_prior_posterior(posterior: Posterior, ax: Any = None) -> Any:
     if priors is None:
         raise ValueError(
             "The priors are not known: the posterior is not that of a formula, or was loaded without its method. Fit "
-            "tacit.formula(...), or load it with tacit.vi(model)(schema.placeholder())."
+            "tacit.formula(...), or load it with tacit.vi(model)(tacit.Plan(schema.placeholder()))."
         )
     ax = _axes(ax, (7, 4.2))
     heights = np.arange(sum(value[0].size for value in posterior.draws.values()))

@@ -16,7 +16,7 @@ from tacit.certificate import UNTIED, Certificate
 from tacit.ledger import Ledger, write_whole
 from tacit.results.numbers import Saved, fingerprints
 from tacit.results.shown import effects, group_of, moments_of, rows, table
-from tacit.types import Array, Key, Method, PyTree
+from tacit.types import Array, Key, Method, MethodFor, PyTree
 
 DRAWS = 1000
 DRAWN_NUMBERS = 1 << 22
@@ -64,15 +64,20 @@ class Posterior:
         axes: Mapping[str, Axes] | None = None,
         derived: str = "",
     ) -> None:
-        self.labels = dict(labels or getattr(method and method.model, "labels", {}))
-        self.axes = dict(axes or getattr(method and method.model, "axes", {}))
+        if isinstance(method, MethodFor):
+            raise TypeError(
+                "The method of a posterior must be built for a plan. Write method(tacit.Plan(data.placeholder)), or "
+                "with schema.placeholder()."
+            )
+        self.labels = dict(labels or getattr(method and method.model.source, "labels", {}))
+        self.axes = dict(axes or getattr(method and method.model.source, "axes", {}))
         # Compiled programs give sites in the order of the alphabet; a formula has an order of its own.
         order = [*(name for name in self.labels if name in draws), *(name for name in draws if name not in self.labels)]
         self.draws = {name: np.asarray(draws[name]) for name in order}
         self.points = jax.tree.map(np.asarray, points or {})
         self.certificate = certificate
         self.warning = warning
-        self.note = note or (method.note if method else "")
+        self.note = note or (method.model.note if method else "")
         self.derived = derived
         self._method = method
 
@@ -82,21 +87,21 @@ class Posterior:
 
         Privacy: public.
         """
-        return self._method.model if self._method else None
+        return self._method.model.source if self._method else None
 
     def predict(self, inputs: PyTree, *, key: Key) -> PyTree:
         """Predict new records: one prediction for each draw, along a leading axis.
 
         Privacy: post-processing. ``inputs`` are public or your own: the columns of a record without the observed ones.
         """
-        if not isinstance(self._method, Method) or self._method.predict is None:
+        if not isinstance(self._method, Method) or self._method.model.predict is None:
             raise ValueError(
                 "This posterior does not know its model. Load it with Posterior.load(path, method), where the method "
-                "is the one it was fitted by, built for a record: tacit.vi(model)(data.placeholder)."
+                "is the one it was fitted by, built for a record: tacit.vi(model)(tacit.Plan(data.placeholder))."
             )
         count = len(next(iter(self.draws.values()))) if self.draws else DRAWS
         keys = jax.random.split(key, count)
-        return _predicted(self._method.predict, self.draws, self.points, inputs, keys)
+        return _predicted(self._method.model.predict, self.draws, self.points, inputs, keys)
 
     def synthesize(self, number: int, copies: int, *, key: Key) -> list[dict[str, Any]]:
         """Make up tables of records, each copy from a draw of its own: what an analyst may be given.
@@ -120,18 +125,18 @@ class Posterior:
         list
             Of dictionaries, column to array, with the schema's levels and numbers within its bounds.
         """
-        if self._method is None or self._method.synthesize is None:
+        if self._method is None or self._method.model.synthesize is None:
             raise ValueError(
                 "This posterior cannot make up records. Fit tacit.marginals(schema), or tacit.conjugate("
                 "tacit.families.table(schema)), which can; one that was saved is loaded with its method: "
-                "Posterior.load(path, tacit.marginals(schema))."
+                "Posterior.load(path, tacit.marginals(schema)(tacit.Plan(schema.placeholder())))."
             )
         if number < 1 or copies < 1:
             raise ValueError(f"number is {number} and copies {copies}. Write how many records and tables to make up.")
         keys, count = jax.random.split(key, copies), len(next(iter(self.draws.values())))
         places = np.arange(copies) * count // max(copies, count)
         draws = [{name: jnp.asarray(value[place]) for name, value in self.draws.items()} for place in places]
-        return [self._method.synthesize(draw, number, one) for draw, one in zip(draws, keys, strict=True)]
+        return [self._method.model.synthesize(draw, number, one) for draw, one in zip(draws, keys, strict=True)]
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Give mean, standard deviation and the central 90% interval of every site, as ``shown``.

@@ -18,7 +18,7 @@ import numpy as np
 from tacit.accounting.mechanism import Budget
 from tacit.certificate import Certificate
 from tacit.fit import fit
-from tacit.methods.root import root
+from tacit.methods.root import STEPS, root
 from tacit.results.posterior import Posterior
 from tacit.types import Array, Key, Method, PyTree, Record
 from tacit.wall.data import PrivateData
@@ -37,7 +37,6 @@ __all__ = [
 
 DRAWS = 199
 """Draws that predict a record here. The wall refuses an array as long as there are records; few have 199."""
-STEPS = 8
 FAILURE = 0.01
 """Probability that noise spoils a conformal threshold; the level is raised so that the promise holds all the same."""
 
@@ -126,7 +125,7 @@ def fit_temperature(
         powers = jnp.exp(logs / temperature - jnp.max(logs / temperature))
         return logs[_label(record)] - jnp.sum(powers * logs) / jnp.sum(powers)
 
-    method = root(term, 1 / 8, 8.0, clip=clip, steps=STEPS)
+    method = root(term, 1 / 8, 8.0, clip=clip)
     value, certificate = _bought(method, posterior, data, budget, key, simulate)
     return Temperature(value, certificate)
 
@@ -220,7 +219,7 @@ def _conformal(off: Callable[[Record], Array], low: float, high: float, level: f
         return jnp.where(off(record) <= threshold, 1 - raised, -raised)
 
     # A clip above every term: none is shortened by rounding.
-    return root(term, low, high, clip=1.0, steps=STEPS, shift=raised, margin=margin, otherwise=otherwise)
+    return root(term, low, high, clip=1.0, shift=raised, margin=margin, otherwise=otherwise)
 
 
 def _predict(posterior: Posterior, key: Key) -> Callable[[Record], PyTree]:

@@ -31,8 +31,8 @@ class _Regression(_Private):
             )
         inside, middle, unit = self._inside(X, self.bounds)
         records = {"x": np.column_stack([np.ones(len(X)), inside]).astype(np.float32), "y": y}
-        method = natural(likelihood, size=self.size, prior_std=float(self.prior_std), steps=self.steps, **more)
-        w = np.asarray(self._spend(method, records).draws["w"], float)
+        method = natural(likelihood, prior_std=float(self.prior_std), **more)
+        w = np.asarray(self._spend(method, records, steps=self.steps).draws["w"], float)
         self._slopes = w[:, 1:] / unit
         self._offsets = w[:, 0] - self._slopes @ middle
 
