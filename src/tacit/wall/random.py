@@ -43,6 +43,8 @@ CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 """The ASCII text "expand 32-byte k" of RFC 8439."""
 LENGTH = 32
 """Bytes of a key."""
+BY_CHACHA = 1 << 14
+"""Random words of a step up to which ChaCha20 makes them; of more AES-256 does."""
 BLOCKS_AT_ONCE = 8192
 """Sixteen arrays of this many words stay in a core's cache."""
 WORDS_AT_ONCE = 1 << 18
