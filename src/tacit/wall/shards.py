@@ -48,6 +48,8 @@ class Shards(Storage):
         The records of this process's shards, in order; all processes have equally many.
     """
 
+    number: int
+
     def __init__(self, sealed: Sequence[Any]) -> None:
         self.placeholder, self.stand_in = sealed[0].placeholder, sealed[0]._stand_in
         self.max_records, counts = sealed[0].max_records, [part._count for part in sealed]
