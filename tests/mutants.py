@@ -2,7 +2,8 @@
 
 A mutant is a small edit of one file of ``src/tacit``, made in a copy of the package. The tests named beside it are run
 against the copy, and one of them must fail. The command writes tests/results/mutants.md; it can be stopped and goes on:
-lines that are in the file are kept. Delete it to begin anew.
+lines that are in the file are kept. Delete it to begin anew. ``--engine`` runs tests/test_engine.py alone on the faults
+of the engine's arithmetic, and prints which of them it finds.
 """
 
 from __future__ import annotations
@@ -699,6 +700,34 @@ MUTANTS = [
 ]
 
 
+ARITHMETIC = (
+    "divides by the realised size of the subset",
+    "noise scaled to the mean instead of the sum",
+    "leaves clipped one by one, accounted jointly",
+    "no noise where nothing was summed (a rejected update)",
+    "shuffled passes, accounted as Poisson subsets",
+    "subsets cut short at one chunk",
+    "subsets kept for several steps",
+    "noise keys used again in every step",
+    "NaN poisons the sum: all its coordinates count as the largest number",
+    "float sums in place of integers",
+    "one step more taken than charged",
+    "the same words in every part of a step",
+    "the tag of the cipher left among the words",
+    "records of a smaller last chunk counted as often as a whole one has places",
+    "a smaller last chunk, whatever it does to contributions",
+    "a record's own draw kept across steps (memory of a record)",
+    "a number without noise beside the release (a loss)",
+    "records are columns of matrix products",
+    "contributions 5% longer than the clip",
+    "nothing of the clip kept for what float32 errs within a block of records",
+    "noise from 32 bits a draw: what was cut off is not drawn",
+    "records that do not fit are counted",
+)
+"""Faults in the arithmetic of the engine: ``python -m tests.mutants --engine`` says which of them tests/test_engine.py
+finds by itself."""
+
+
 def plant(mutant: Mutant, folder: Path) -> Path:
     """Copy the package into a folder and make the edit; give the folder to import it from."""
     copy = folder / "src" / "tacit"
@@ -759,5 +788,17 @@ def main() -> int:
     return alive
 
 
+def engine() -> int:
+    """Run the comparison with the reference alone on each fault of the engine's arithmetic; print the share it finds."""
+    found = 0
+    mutants = [mutant for mutant in MUTANTS if mutant.fault in ARITHMETIC]
+    for mutant in mutants:
+        killer, seconds = hunt(mutant._replace(tests=("tests/test_engine.py",)))
+        found += "**" not in killer
+        print(f"{mutant.fault} | {killer} | {seconds:.0f}", flush=True)
+    print(f"{found} of {len(mutants)} found ({found / len(mutants):.0%}) by tests/test_engine.py alone.")
+    return int(found < 0.8 * len(mutants))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(engine() if "--engine" in sys.argv else main())

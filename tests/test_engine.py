@@ -27,11 +27,12 @@ import tacit
 from tacit import wall
 from tacit.ledger import Ledger
 from tacit.mechanism import Mechanism
-from tacit.reference import clip, streams
-from tacit.reference.step import Layout, Reference
+from tacit.reference import clip, keys, streams
+from tacit.reference.step import Reference
 from tacit.types import Method, Need, Rows, State, is_rows
 from tacit.wall import _Step, random
 from tacit.wall.data import PrivateData
+from tacit.wall.layout import Layout, released_size
 from tacit.wall.units import Unit, together
 
 EACH = 10
@@ -283,8 +284,13 @@ def outcome(
     )
     same = bool(np.allclose(full, expected, rtol=1e-5, atol=1e-30))
     if engine.step.factoring is None:
-        distance = max(np.abs(a - b).max() for a, b in zip(found, reference.total(state, secret, step), strict=True))
-        return Found(program.name, False, float(distance), 0.0, same)
+        away = [np.abs(a - b) for a, b in zip(found, reference.total(state, secret, step), strict=True)]
+        distance = float(max(one.max() for one in away))
+        if distance == 0:
+            return Found(program.name, False, 0.0, 0.0, same)
+        near = ties(reference, state, secret, step)
+        beyond = max(float((one - several).max()) for one, several in zip(away, near, strict=True))
+        return Found(program.name, False, distance, distance - max(0.0, beyond), same)
     exact, count = unrounded(reference, state, secret, step)
     distance = math.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in zip(found, exact, strict=True)))
     return Found(program.name, True, distance, allowed(engine.step, count), same)
@@ -296,19 +302,39 @@ def sorted_by_kind(reference: Reference, leaves: list[np.ndarray]) -> list[np.nd
     return [leaves[i] for i in sorted(range(len(leaves)), key=lambda i: kinds[i])]
 
 
+def contributed(
+    reference: Reference, state: State, secret: bytes, step: int
+) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
+    """Yield what each record of a step's subset adds to each leaf, before it is rounded."""
+    public = jax.random.fold_in(reference.key, step)
+    for slot, place in enumerate(reference.subset(secret, step)):
+        own = keys.from_bytes(streams.of_record(secret, step, slot)) if reference.method.own else None
+        numbers, lines = reference.contributed(state, reference.record(place), public, own)
+        yield reference.parted(np.asarray(numbers, np.float64), [np.asarray(one) for one in lines])
+
+
 def unrounded(reference: Reference, state: State, secret: bytes, step: int) -> tuple[list[np.ndarray], int]:
     """Return the sum of the reference's clipped contributions before they are rounded, and of how many it is."""
-    sums = [np.zeros(len(leaf)) for leaf in reference.noise(secret, step)]
-    subset = reference.subset(secret, step)
-    public = jax.random.fold_in(reference.key, step)
-    for slot, place in enumerate(subset):
-        own = random.from_bytes(streams.of_record(secret, step, slot))
-        given = own if reference.method.own else None
-        numbers, lines = reference.contributed(state, reference.record(place), public, given)
-        parted = reference.parted(np.asarray(numbers, np.float64), [np.asarray(one) for one in lines])
-        for total, (places, mine) in zip(sums, parted, strict=True):
+    sums, count = [np.zeros(released_size(leaf)) for leaf in reference.layout.leaves], 0
+    for record in contributed(reference, state, secret, step):
+        count += 1
+        for total, (places, mine) in zip(sums, record, strict=True):
             total[places] += mine
-    return sums, len(subset)
+    return sums, count
+
+
+def ties(reference: Reference, state: State, secret: bytes, step: int) -> list[np.ndarray]:
+    """Count the records whose number lies so near to a half that the last bits decide to which side it is rounded.
+
+    Two programs may multiply a weight, the clip and the radius in another order (docs/proofs/clipping.md, B2) and so
+    round a number in other ways: by the roundings of a norm, ``additions`` + 16.
+    """
+    near = [np.zeros(released_size(leaf)) for leaf in reference.layout.leaves]
+    rounding = (clip.additions(reference.layout.length) + 16) * clip.UNIT_ROUNDOFF
+    for record in contributed(reference, state, secret, step):
+        for total, (places, mine) in zip(near, record, strict=True):
+            total[places] += np.abs(np.abs(mine - np.floor(mine)) - 0.5) <= rounding * np.abs(mine)
+    return near
 
 
 def allowed(step: Any, count: int) -> float:
@@ -368,9 +394,10 @@ def study(cases: int) -> int:
     exact = sum(one.distance == 0 for one in plain)
     ratio = max((one.distance / one.allowed for one in factored if one.allowed), default=0.0)
     apart = sum(one.distance > one.allowed or not one.same_release for one in results)
+    ties = sum(0 < one.distance <= one.allowed for one in plain)
     print(
         f"{len(distinct)} distinct cases on {number} programs: {exact} of {len(plain)} without factored sums are equal "
-        f"bit for bit; of {len(factored)} with factored sums the largest distance is {ratio:.3f} of what is allowed; "
+        f"bit for bit, {ties} but for numbers between two integers; of {len(factored)} with factored sums the largest distance is {ratio:.3f} of what is allowed; "
         f"{apart} are apart."
     )
     return apart

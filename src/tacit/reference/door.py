@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import importlib.metadata
-import os
-import platform
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import jax
 import numpy as np
 
-from tacit import system
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
-from tacit.reference import step as reference_step
+from tacit.reference import keys
 from tacit.reference.step import Reference
 from tacit.types import Key, Method, Record, State
-from tacit.wall import random, trace
+from tacit.wall import trace
 from tacit.wall.border import refuse_leaks, refuse_unfit, release_of
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
 from tacit.wall.precision import single_precision
 from tacit.wall.storage import Storage
+from tacit.wall.tag import hash_of_records, made_up, surroundings
 from tacit.wall.units import Unit, together
 
 SEGMENTS = 50
@@ -68,7 +65,7 @@ class ReferenceDoor:
                 'The records are dealt out to shards, and engine="reference" takes them in memory or on disk only. '
                 "Leave the engine out."
             )
-        self._key, self._data, self._ledgers = random.normalised(key), data, tuple(ledgers)
+        self._key, self._data, self._ledgers = keys.normalised(key), data, tuple(ledgers)
         method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(method.init, self._key)
         refuse_leaks(method, data, state, self._key)
@@ -79,7 +76,7 @@ class ReferenceDoor:
         self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self._program = self._hash_of_program(method, state)
         self.segment = -(-mechanism.steps // SEGMENTS)
-        self.distance = reference_step.slack(self._reference.layout.dimension, mechanism.rate)
+        self.distance = self._reference.distance
         self.rekey(secret)
 
     @single_precision
@@ -88,11 +85,11 @@ class ReferenceDoor:
 
         Privacy: reads records, for a keyed hash that only the holder of the secret can check.
         """
-        self._secret, self.origin = random.to_bytes(secret), origin
+        self._secret, self.origin = keys.to_bytes(secret), origin
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
-        digest.update(repr(["reference", self._program, self._look.mechanism, _surroundings(), origin]).encode())
+        digest.update(repr(["reference", self._program, self._look.mechanism, surroundings(), origin]).encode())
         digest.update(np.asarray(jax.random.key_data(self._key)).tobytes())
-        digest.update(_hash_of_records(self._data._records))
+        digest.update(hash_of_records(self._data._records))
         self.tag = digest.hexdigest()
         self._segment, self._stream = -1, b""
 
@@ -144,16 +141,16 @@ class ReferenceDoor:
         Privacy: public: no record takes part.
         """
         rng, digest = np.random.default_rng(0), hashlib.sha256()
-        own = random.fixed(0) if self._reference.method.own else None
+        own = keys.fixed(0) if self._reference.method.own else None
         for _ in range(MADE_UP):
-            record = jax.tree.map(lambda leaf: _made_up(rng, np.asarray(leaf)), self._data._stand_in)
+            record = jax.tree.map(lambda leaf: made_up(rng, np.asarray(leaf)), self._data._stand_in)
             for leaf in jax.tree.leaves(self._reference.contributed(state, record, self._key, own)):
                 digest.update(np.asarray(leaf).tobytes())
         return digest.hexdigest()
 
     def _hash_of_program(self, method: Method, state: State) -> str:
         """Hash the programs of a run with every array that they hold, and refuse those that call out of themselves."""
-        made, own = self._reference, random.fixed(0) if method.own else None
+        made, own = self._reference, keys.fixed(0) if method.own else None
         programs = [
             trace.lower(made.contributed, state, self._data._stand_in, self._key, own),
             trace.lower(made.update, state, release_of(made.shape), self._key),
@@ -183,42 +180,4 @@ class ReferenceDoor:
 
         Privacy: public (docs/proofs/lattice.md, section 5).
         """
-        return reference_step.added_to_delta(epsilon, steps, self.distance)
-
-
-def _hash_of_records(records: Any) -> bytes:
-    """Hash every byte of the records.
-
-    Privacy: reads records; secret, since it is not keyed yet.
-    """
-    if isinstance(records, Storage):
-        return records.digest
-    digest = hashlib.sha256()
-    for leaf in map(np.asarray, jax.tree.leaves(records)):
-        digest.update(repr((leaf.shape, leaf.dtype.str)).encode() + leaf.tobytes())
-    return digest.digest()
-
-
-def _surroundings() -> list[Any]:
-    """Return what the bits of a program may depend on beside itself: versions, the machine, settings.
-
-    Settings that change no bit are among them: a tag that differs for nothing costs a charge, and never privacy.
-
-    Privacy: public.
-    """
-    packages = ("tacit", "jax", "jaxlib", "numpyro", "numpy", "cryptography")
-    versions = [importlib.metadata.version(name) for name in packages] + [platform.python_version()]
-    processor = Path("/proc/cpuinfo")
-    features = processor.read_text().splitlines() if processor.exists() else []
-    machine = [platform.platform(), system.cores(), jax.devices()[0].device_kind]
-    machine += sorted({line for line in features if line.startswith(("flags", "Features", "model name"))})
-    settings = sorted((name, str(value)) for name, value in jax.config.values.items())
-    variables = [os.environ.get(name, "") for name in ("XLA_FLAGS", "NPROC", "PJRT_NPROC", "OMP_NUM_THREADS")]
-    return [versions, machine, settings, variables]
-
-
-def _made_up(rng: np.random.Generator, leaf: np.ndarray) -> np.ndarray:
-    """Make up one column of a record: public numbers, the same for every data set."""
-    if np.issubdtype(leaf.dtype, np.floating):
-        return rng.standard_normal(leaf.shape).astype(leaf.dtype)
-    return rng.integers(0, 2, leaf.shape).astype(leaf.dtype)
+        return (1 + math.exp(epsilon)) * steps * self.distance

@@ -12,9 +12,8 @@ hand the noisy sum to update(state, release)
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, Protocol, final
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +21,9 @@ import numpy as np
 from jaxtyping import Array, Float32, Int32, Int64
 
 from tacit.mechanism import Mechanism
-from tacit.reference import clip, samplers, streams
-from tacit.types import Key, Method, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import random
+from tacit.reference import clip, keys, samplers, streams
+from tacit.types import Key, Method, Record, Release, Rows, State, is_rows
+from tacit.wall.layout import Layout, released_size
 
 
 class Summation(Protocol):
@@ -38,36 +37,6 @@ class Summation(Protocol):
 
     def noise(self, secret: bytes, step: int) -> list[Int64[np.ndarray, "_"]]:
         """Return the noise of a step."""
-
-
-class Layout(NamedTuple):
-    """The public shape of a contribution: its leaves, a weight for each, its numbers and those of its release."""
-
-    leaves: list[Any]
-    weights: tuple[float, ...]
-    length: int
-    dimension: int
-
-    @classmethod
-    def of(cls, contribution: PyTree, weights: tuple[float, ...] | None) -> Layout:
-        """Return the layout of contributions of a shape; refuse what cannot be clipped or has no place in a sum."""
-        leaves = jax.tree.leaves(contribution, is_leaf=is_rows)
-        weights = weights or (1.0,) * len(leaves)
-        if len(weights) != len(leaves):
-            raise ValueError(
-                f"The mechanism has {len(weights)} block weights, but a contribution has {len(leaves)} leaves. "
-                "Give one weight for each leaf, in the order of jax.tree.leaves, or none."
-            )
-        for leaf in filter(is_rows, leaves):
-            _check_rows(leaf)
-        numbers = [leaf.values if is_rows(leaf) else leaf for leaf in leaves]
-        if any(not jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype.kind == "c" for leaf in numbers):
-            raise TypeError("A contribution must be a pytree of real numbers; cast booleans to float first.")
-        # What a record gives, and what is released: the same numbers unless a leaf is sparse.
-        length, dimension = sum(leaf.size for leaf in numbers), sum(map(released_size, leaves))
-        if not dimension:
-            raise ValueError("A contribution is empty: the model has nothing to learn from the records.")
-        return cls(leaves, weights, length, dimension)
 
 
 @final
@@ -101,7 +70,7 @@ class Reference:
         share: float | None = None,
     ) -> None:
         self.method, self.mechanism, self.count, self.record, self.key = method, mechanism, count, record, key
-        self.shape = jax.eval_shape(method.contribution, state, stand_in, key, random.fixed(0))
+        self.shape = jax.eval_shape(method.contribution, state, stand_in, key, keys.fixed(0))
         self.layout = Layout.of(self.shape, mechanism.weights)
         self.radius = samplers.radius(mechanism.noise_multiplier)
         self.unit = mechanism.clip / self.radius
@@ -110,6 +79,9 @@ class Reference:
         self.room = 0 if self.everyone else samplers.room(count, mechanism.rate)
         self.gaps = () if self.everyone else samplers.gap_tables(mechanism.rate, samplers.digits_for(count))
         self.words = 2 * self.layout.dimension + self.room * len(self.gaps)
+        self.distance = (
+            self.layout.dimension * samplers.NOISE_DISTANCE + (mechanism.rate < 1) * samplers.subset_distance()
+        )
         self.contributed = jax.jit(self.contribution)
         self.update = jax.jit(method.update)
 
@@ -153,7 +125,7 @@ class Reference:
 
         Privacy: reads a record. The norm of all integers together is at most the radius, which is looked at here.
         """
-        own = random.from_bytes(streams.of_record(secret, step, slot)) if self.method.own else None
+        own = keys.from_bytes(streams.of_record(secret, step, slot)) if self.method.own else None
         numbers, lines = self.contributed(state, self.record(place), jax.random.fold_in(self.key, step), own)
         integers = clip.to_integers(numbers)
         if not clip.within(integers.tolist(), self.radius):
@@ -237,42 +209,3 @@ def kept_lines(rows: Rows) -> Int32[Array, "lines"]:
     index = rows.index.astype(jnp.int32)
     earlier = jnp.tril(index[:, None] == index, -1).any(axis=1)
     return jnp.where((index >= 0) & (index < rows.count) & ~earlier, index, rows.count)
-
-
-def released_size(leaf: Any) -> int:
-    """Return how many numbers are released of a leaf: of a sparse one the whole table.
-
-    Privacy: public.
-    """
-    return leaf.count * leaf.values.shape[1] if is_rows(leaf) else leaf.size
-
-
-def slack(dimension: int, rate: float) -> float:
-    """Bound the distance of one step's samplers from their exact laws (docs/proofs/lattice.md, section 5).
-
-    Privacy: public.
-    """
-    return dimension * samplers.NOISE_DISTANCE + (rate < 1) * samplers.subset_distance()
-
-
-def added_to_delta(epsilon: float, steps: int, distance: float) -> float:
-    """Return what the samplers' distance adds to delta over some steps (docs/proofs/lattice.md, section 5).
-
-    Privacy: public.
-    """
-    return (1 + math.exp(epsilon)) * steps * distance
-
-
-def _check_rows(rows: Rows) -> None:
-    """Refuse a sparse leaf that does not say what is added where."""
-    if rows.values.ndim != 2 or rows.index.shape != rows.values.shape[:1] or rows.count < 1:
-        raise ValueError(
-            f"A contribution holds Rows with an index of shape {rows.index.shape}, values of shape {rows.values.shape} "
-            f"and a table of {rows.count} lines. Give one index for each line of a matrix of values, and a count of at "
-            "least one."
-        )
-    if not jnp.issubdtype(rows.index.dtype, jnp.integer):
-        raise TypeError(
-            f"A contribution holds Rows whose index is of type {rows.index.dtype}, which may lie between two lines of "
-            "the table. Give integers."
-        )

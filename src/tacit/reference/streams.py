@@ -1,17 +1,16 @@
 """Secret random words of a step, from the key of its run: ChaCha20, or AES-256 where a step needs very many.
 
-Every use of a key has a nonce of its own (the opening text of ``tacit.wall.random``; docs/proofs/lattice.md, A1), so no
+Every use of a key has a nonce of its own (the opening text of `keys`; docs/proofs/lattice.md, A1), so no
 two words of a run come from the same place of the same stream. OpenSSL makes them all.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from jaxtyping import UInt32
 
-from tacit.wall.random import BITS, BY_CHACHA, FOLD, LENGTH, SPLIT, TAG, WORDS, WORDS_AT_ONCE
+from tacit.reference.keys import BITS, BY_CHACHA, FOLD, LENGTH, SPLIT, TAG, WORDS, WORDS_AT_ONCE, cipher
 
 KEY_WORDS = LENGTH // 4
 
@@ -21,9 +20,7 @@ def chacha(secret: bytes, use: int, number: int, count: int) -> UInt32[np.ndarra
 
     Privacy: secret, like the key.
     """
-    start = np.asarray([0, use, number, 0], "<u4").tobytes()  # the block counter comes first
-    stream = Cipher(algorithms.ChaCha20(secret, start), mode=None).encryptor().update(bytes(4 * count))
-    return np.frombuffer(stream, "<u4")
+    return np.frombuffer(cipher(secret, (use, number, 0)).update(bytes(4 * count)), "<u4")
 
 
 def child(secret: bytes, number: int) -> bytes:
@@ -38,10 +35,10 @@ def of_step(secret: bytes, step: int, count: int) -> UInt32[np.ndarray, "count"]
     """
     if count <= BY_CHACHA:
         return chacha(child(secret, 2 * step), BITS, 0, count)
-    cipher = AESGCM(chacha(secret, WORDS, 2 * step, KEY_WORDS).tobytes())
+    aes = AESGCM(chacha(secret, WORDS, 2 * step, KEY_WORDS).tobytes())
 
     def stream(nonce: int, size: int) -> UInt32[np.ndarray, "size"]:
-        made = cipher.encrypt(nonce.to_bytes(12, "little"), bytes(4 * size), None)
+        made = aes.encrypt(nonce.to_bytes(12, "little"), bytes(4 * size), None)
         return np.frombuffer(made[: 4 * size], "<u4")  # without the tag that GCM adds
 
     words = []

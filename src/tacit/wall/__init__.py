@@ -31,13 +31,13 @@ from jaxtyping import Array, Bool, Int32
 from tacit import system
 from tacit.ledger import Ledger, Look
 from tacit.mechanism import Mechanism
-from tacit.reference.step import Layout
 from tacit.types import Key, Method, PyTree, Record, Release, State, is_rows
 from tacit.wall import alias, clip, disk, independence, lattice, outer, random, rewrite, sample, shards, trace
 from tacit.wall.border import refuse_leaks, refuse_unfit
 from tacit.wall.border import released as released
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
+from tacit.wall.layout import Layout
 from tacit.wall.precision import single_precision
 from tacit.wall.units import Unit, together
 

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.ledger import Ledger
+from tacit.reference.keys import fixed
 from tacit.types import Key, Method, PyTree, Release, State, is_rows
-from tacit.wall import random, trace
+from tacit.wall import trace
 from tacit.wall.data import PrivateData
 from tacit.wall.storage import Storage
 
@@ -47,7 +48,7 @@ def refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> N
 
     Privacy: public.
     """
-    given = (state, data._stand_in, key, random.fixed(0))
+    given = (state, data._stand_in, key, fixed(0))
     release = release_of(jax.eval_shape(method.contribution, *given))
     traced = {
         "init": jax.make_jaxpr(method.init)(key),
