@@ -789,7 +789,7 @@ def main() -> int:
 
 
 def engine() -> int:
-    """Run the comparison with the reference alone on each fault of the engine's arithmetic; print the share it finds."""
+    """Run tests/test_engine.py alone on each fault of the engine's arithmetic, and print the share it finds."""
     found = 0
     mutants = [mutant for mutant in MUTANTS if mutant.fault in ARITHMETIC]
     for mutant in mutants:

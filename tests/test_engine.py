@@ -395,11 +395,10 @@ def study(cases: int) -> int:
     ratio = max((one.distance / one.allowed for one in factored if one.allowed), default=0.0)
     apart = sum(one.distance > one.allowed or not one.same_release for one in results)
     ties = sum(0 < one.distance <= one.allowed for one in plain)
-    print(
-        f"{len(distinct)} distinct cases on {number} programs: {exact} of {len(plain)} without factored sums are equal "
-        f"bit for bit, {ties} but for numbers between two integers; of {len(factored)} with factored sums the largest distance is {ratio:.3f} of what is allowed; "
-        f"{apart} are apart."
-    )
+    print(f"{len(distinct)} distinct cases on {number} programs.")
+    print(f"{exact} of {len(plain)} without factored sums are equal bit for bit, {ties} but for ties in rounding.")
+    print(f"Of {len(factored)} with factored sums the largest distance is {ratio:.3f} of what is allowed.")
+    print(f"{apart} are apart.")
     return apart
 
 

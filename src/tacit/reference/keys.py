@@ -9,9 +9,6 @@ use, so no (key, nonce, counter) is ever evaluated for two purposes:
     words    nonce (5, data, 0)   block 0 gives the key of AES-256, whose counter mode gives the words: nonces 2 i and
                                   2 i + 1 those of the part that begins at word i
 
-Where a step needs very many words OpenSSL makes them, outside of JAX and on all cores. Its AES in counter mode is
-fastest as the inside of GCM, on processors that have instructions for it; the tag that GCM adds is written over.
-
 ``jax.random.key(int)`` holds 32 bits and can be searched; a key of ours comes from ``os.urandom`` unless a run is a
 declared simulation. Printing a key prints the secret.
 """

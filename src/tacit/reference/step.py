@@ -27,10 +27,7 @@ from tacit.wall.layout import Layout, released_size
 
 
 class Summation(Protocol):
-    """The integers of a step, by the reference or by an engine. What one gives, the other must give.
-
-    Both methods return one array for each leaf of a contribution, flat; for sparse leaves of the whole table.
-    """
+    """The integers of a step, by the reference or an engine: one flat array a leaf, of sparse ones for the table."""
 
     def total(self, state: State, secret: bytes, step: int) -> list[Int64[np.ndarray, "_"]]:
         """Return the sum of the clipped contributions of a step's subset, without noise."""
@@ -54,7 +51,7 @@ class Reference:
     key
         The public key of the run.
     share
-        The share of the radius to which contributions are shortened; by default what rounding leaves.
+        Of the radius, that contributions are shortened to; by default what rounding leaves.
     """
 
     def __init__(
@@ -90,9 +87,8 @@ class Reference:
 
         Privacy: reads records. The caller has charged the ledger.
         """
-        noisy = [
-            one + other for one, other in zip(self.total(state, secret, step), self.noise(secret, step), strict=True)
-        ]
+        both = zip(self.total(state, secret, step), self.noise(secret, step), strict=True)
+        noisy = [total + noise for total, noise in both]
         return self.update(state, self.release(noisy), jax.random.fold_in(self.key, step))
 
     def total(self, state: State, secret: bytes, step: int) -> list[Int64[np.ndarray, "_"]]:
@@ -145,12 +141,9 @@ class Reference:
         numbers = [
             jnp.where((next(kept) < leaf.count)[:, None], leaf.values, 0) if is_rows(leaf) else leaf for leaf in leaves
         ]
-        weighted = [
-            jnp.ravel(leaf).astype(jnp.float32) * weight
-            for leaf, weight in zip(numbers, self.layout.weights, strict=True)
-        ]
+        flat = [jnp.ravel(leaf).astype(jnp.float32) for leaf in numbers]
+        vector = jnp.concatenate([one * weight for one, weight in zip(flat, self.layout.weights, strict=True)])
         fits = jnp.all(jnp.asarray([need.holds(record) for need in self.method.needs], bool))
-        vector = jnp.concatenate(weighted)
         return clip.clipped(vector, self.mechanism.clip, self.radius, self.share, fits), lines
 
     def parted(self, numbers: Any, lines: list[Any]) -> list[tuple[Any, Any]]:

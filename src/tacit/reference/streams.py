@@ -51,8 +51,7 @@ def of_step(secret: bytes, step: int, count: int) -> UInt32[np.ndarray, "count"]
 
 def further(secret: bytes, step: int, place: int) -> tuple[int, int, int]:
     """Return three more words for the word at a place of a step, where that one does not decide on a value."""
-    high, middle, low = chacha(child(secret, 2 * step + 1), FOLD, place, 3).tolist()
-    return high, middle, low
+    return tuple(chacha(child(secret, 2 * step + 1), FOLD, place, 3).tolist())
 
 
 def of_record(secret: bytes, step: int, slot: int) -> bytes:
