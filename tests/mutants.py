@@ -2,7 +2,8 @@
 
 A mutant is a small edit of one file of ``src/tacit``, made in a copy of the package. The tests named beside it are run
 against the copy, and one of them must fail. The command writes tests/results/mutants.md; it can be stopped and goes on:
-lines that are in the file are kept. Delete it to begin anew.
+lines that are in the file are kept. Delete it to begin anew. ``--engine`` runs tests/test_engine.py alone on the faults
+of the engine's arithmetic, and prints which of them it finds.
 """
 
 from __future__ import annotations
@@ -551,14 +552,14 @@ MUTANTS = [
     ),
     Mutant(
         "no allowance for rounding in the clip",
-        "wall/clip.py",
-        "    share = (1 - math.sqrt(dimension) / (2 * radius)) / (1 + (_additions(dimension) + 16) * UNIT_ROUNDOFF)\n",
+        "reference/clip.py",
+        "    share = (1 - math.sqrt(dimension) / (2 * radius)) / (1 + (additions(dimension) + 16) * UNIT_ROUNDOFF)\n",
         "    share = 1.0\n",
         ("tests/wall/test_clip.py::test_no_row_exceeds_other_radii",),
     ),
     Mutant(
         "less noise than asked for: the radius rounded up",
-        "wall/lattice.py",
+        "reference/samplers.py",
         "    largest = math.isqrt(math.floor(shares * Fraction(RHO_SQUARED) / sigma**2))\n",
         "    largest = math.isqrt(math.floor(shares * Fraction(RHO_SQUARED) / sigma**2)) + 1\n",
         ("tests/wall/test_lattice.py::test_the_radius_is_the_largest_safe_one",),
@@ -579,9 +580,9 @@ MUTANTS = [
     ),
     Mutant(
         "the rate of the subsets rounded to float32",
-        "wall/sample.py",
+        "reference/samplers.py",
         "    stay = Fraction(1) - Fraction(rate)\n",
-        "    stay = Fraction(1) - Fraction(float(jnp.float32(rate)))\n",
+        "    stay = Fraction(1) - Fraction(float(np.float32(rate)))\n",
         ("tests/wall/test_sample.py::test_the_rate_is_the_floats_exact_value",),
     ),
     Mutant(
@@ -698,7 +699,7 @@ MUTANTS = [
     ),
     Mutant(
         "a model that prints records is let in",
-        WALL,
+        "wall/border.py",
         "        if calls:\n",
         "        if False:\n",
         ("tests/test_errors.py::test_a_model_that_calls_out_of_the_program_is_refused[print]",),
@@ -896,14 +897,14 @@ MUTANTS = [
     ),
     Mutant(
         "a caller's question is answered by a refusal",
-        "wall/__init__.py",
+        "wall/border.py",
         "fixed=need.fixed and _is_ours(need.holds))",
         "fixed=need.fixed)",
         ("tests/privacy/test_border.py::test_a_need_of_the_caller_s_answers_no_question[True]",),
     ),
     Mutant(
         "the number of records shows in a refusal",
-        "wall/__init__.py",
+        "wall/border.py",
         "    lengths = {data.size} - {None, 0, 1}\n",
         "    lengths = {data._count} - {None, 0, 1}\n",
         ("tests/privacy/test_border.py::test_the_number_of_records_shows_in_no_refusal",),
@@ -995,6 +996,34 @@ MUTANTS = [
 ]
 
 
+ARITHMETIC = (
+    "divides by the realised size of the subset",
+    "noise scaled to the mean instead of the sum",
+    "leaves clipped one by one, accounted jointly",
+    "no noise where nothing was summed (a rejected update)",
+    "shuffled passes, accounted as Poisson subsets",
+    "subsets cut short at one chunk",
+    "subsets kept for several steps",
+    "noise keys used again in every step",
+    "NaN poisons the sum: all its coordinates count as the largest number",
+    "float sums in place of integers",
+    "one step more taken than charged",
+    "the same words in every part of a step",
+    "the tag of the cipher left among the words",
+    "records of a smaller last chunk counted as often as a whole one has places",
+    "a smaller last chunk, whatever it does to contributions",
+    "a record's own draw kept across steps (memory of a record)",
+    "a number without noise beside the release (a loss)",
+    "records are columns of matrix products",
+    "contributions 5% longer than the clip",
+    "nothing of the clip kept for what float32 errs within a block of records",
+    "noise from 32 bits a draw: what was cut off is not drawn",
+    "records that do not fit are counted",
+)
+"""Faults in the arithmetic of the engine: ``python -m tests.mutants --engine`` says which of them tests/test_engine.py
+finds by itself."""
+
+
 def plant(mutant: Mutant, folder: Path) -> Path:
     """Copy the package into a folder and make the edit; give the folder to import it from."""
     copy = folder / "src" / "tacit"
@@ -1055,5 +1084,17 @@ def main() -> int:
     return alive
 
 
+def engine() -> int:
+    """Run tests/test_engine.py alone on each fault of the engine's arithmetic, and print the share it finds."""
+    found = 0
+    mutants = [mutant for mutant in MUTANTS if mutant.fault in ARITHMETIC]
+    for mutant in mutants:
+        killer, seconds = hunt(mutant._replace(tests=("tests/test_engine.py",)))
+        found += "**" not in killer
+        print(f"{mutant.fault} | {killer} | {seconds:.0f}", flush=True)
+    print(f"{found} of {len(mutants)} found ({found / len(mutants):.0%}) by tests/test_engine.py alone.")
+    return int(found < 0.8 * len(mutants))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(engine() if "--engine" in sys.argv else main())

@@ -16,7 +16,7 @@ LAYERS = (
     "facts schema",
     "accounting classical",
     "anchors ledger certificate provenance",
-    "wall",
+    "wall reference",
     "models model",
     "methods",
     "results calibration plots topics",

@@ -27,8 +27,8 @@ from tacit.ledger import Ledger, LedgerError, Line, Look, Recipe, canonical, rec
 FORMAT = "tacit-certificate-2"
 BEFORE = "tacit-certificate-1"
 """The format before: it names no numbers, no engine, and does not say whose code ran."""
-ENGINE = "fast"
-"""How private steps are computed; today there is one way."""
+ENGINES = ("fast", "reference")
+"""How private steps are computed: compiled for many records at once, or one record at a time (``tacit.reference``)."""
 CODES = {
     "tacit": "Contributions were computed by tacit’s own code, which its proofs and tests are about.",
     "user": "Contributions were computed by code of the user’s (a model, a question, a likelihood). The wall checks "
@@ -184,6 +184,7 @@ class Certificate:
         caveats: Iterable[str] = (),
         numbers: Mapping[str, str] | None = None,
         code: Literal["tacit", "user"] = "user",
+        engine: Literal["fast", "reference"] = "fast",
     ) -> Certificate:
         """Certify a run by what the ledger says about it.
 
@@ -205,6 +206,8 @@ class Certificate:
             Hashes of what was released, by name.
         code
             Whose code computed contributions (``tacit.provenance.whose``).
+        engine
+            How steps were computed, as in ``tacit.fit``.
 
         Privacy: post-processing.
         """
@@ -262,7 +265,7 @@ class Certificate:
             versions=dict(versions or {}),
             created=datetime.now(UTC).date().isoformat(),
             numbers=dict(numbers or {}),
-            engine=ENGINE,
+            engine=engine,
             code=code,
             losses=ledger.losses,
             refusals=tuple(line for line in lines if line.note is not None),
@@ -359,10 +362,10 @@ class Certificate:
                     "direction of writing: a page could show another text than it holds."
                 )
         if self.format == FORMAT:
-            if self.code not in CODES or self.engine != ENGINE:
+            if self.code not in CODES or self.engine not in ENGINES:
                 raise CertificateError(
                     f"The certificate says that code of {self.code!r} ran on the engine {self.engine!r}, and knows "
-                    f"{sorted(CODES)} and {ENGINE!r}."
+                    f"{sorted(CODES)} and {list(ENGINES)}."
                 )
             hashes = all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in self.numbers.values())
             if not hashes or (self.numbers and set(self.numbers) != NAMED.get(self.kind)):

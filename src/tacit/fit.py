@@ -26,15 +26,17 @@ from tacit import system
 from tacit.accounting.checks import check_steps
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.anchors import RUN_ANCHOR
-from tacit.certificate import Certificate
+from tacit.certificate import ENGINES, Certificate
 from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
 from tacit.provenance import whose
+from tacit.reference.door import ReferenceDoor
 from tacit.results.numbers import UNREADABLE, fingerprint
 from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.run.plan import STEPS, Planned, built_for, planned, public_plan, refuse_unsuited
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import Door, outer, released, shards, versions, with_own_checks
+from tacit.wall import Door, outer, released, shards, versions
 from tacit.wall import random as secret_random
+from tacit.wall.border import with_own_checks
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
 
@@ -74,6 +76,7 @@ def fit(
     simulate: int | None = None,
     warning: str | None = None,
     progress: bool = True,
+    engine: Literal["fast", "reference"] = "fast",
 ) -> Posterior:
     """Fit a method to sealed records within a budget.
 
@@ -116,6 +119,9 @@ def fit(
     progress
         Whether to show a bar with steps, time and epsilon spent. The time follows the number of records: do not
         publish it.
+    engine
+        How steps are computed. "reference" takes one record at a time, by the short program that a reviewer reads
+        (``tacit.reference``), and is slow. The certificate names the engine.
 
     Returns
     -------
@@ -123,10 +129,13 @@ def fit(
         1000 draws (fewer where one draw holds more than about 4000 numbers), with the certificate.
     """
     check_types(data, budget, key)
-    ready = planned(method, data, budget, rate=rate, steps=steps, clip=clip, weights=weights, adjacency=adjacency)
+    if engine not in ENGINES:
+        raise ValueError(f"The engine is {engine!r}, and there are {list(ENGINES)}. Leave it out for the fast one.")
+    settings: dict[str, Any] = {"rate": rate, "steps": steps, "clip": clip, "weights": weights}
+    ready = planned(method, data, budget, adjacency=adjacency, engine=engine, **settings)
     folder = None if run_dir is None else Path(run_dir)
     with alone_in(_own(folder)):
-        return _fit(ready, data, budget, folder, key, simulate, warning, progress)
+        return _fit(ready, data, budget, folder, key, simulate, warning, progress, engine)
 
 
 def _fit(
@@ -138,10 +147,11 @@ def _fit(
     simulate: int | None,
     warning: str | None,
     progress: bool,
+    engine: Literal["fast", "reference"],
 ) -> Posterior:
     """Run what ``fit`` planned, in a folder that no other process is at work in."""
     built, mechanism, title = ready
-    run, lead = _begin(data, folder, mechanism, budget, key, simulate), jax.process_index() == 0
+    run, lead = _begin(data, folder, mechanism, budget, key, simulate, engine), jax.process_index() == 0
     if run.finished(folder):
         return _finished(run.folder or Path(), built)
     ledgers = [data.ledger]
@@ -151,7 +161,7 @@ def _fit(
         ledgers = [book] if data.ledger.path else [book, data.ledger]
     for ledger in ledgers:
         ledger.afford(mechanism, data.unit, run=run.name)
-    door = Door(
+    door = (ReferenceDoor if engine == "reference" else Door)(
         built,
         data,
         mechanism,
@@ -164,7 +174,7 @@ def _fit(
         simulation=run.simulation,
     )
     _leave_room(door, mechanism, budget)
-    run.keep(mechanism, budget, simulate)
+    run.keep(mechanism, budget, simulate, engine)
     state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), door, ledgers[0])
     progress = progress and lead
     with tqdm(total=mechanism.steps, initial=done, unit="step", disable=not progress) as bar:
@@ -181,7 +191,8 @@ def _fit(
     posterior = posterior_of(built, state, jax.random.fold_in(run.key, mechanism.steps), None)
     if lead:
         numbers = released_numbers(state, posterior)
-        posterior.certificate = _certificate(door, ledgers[0], run.name, budget, data, numbers, whose(built.contribute))
+        code = whose(built.contribute)
+        posterior.certificate = _certificate(door, ledgers[0], run.name, budget, data, numbers, code, engine)
     said = (warning, too_large(budget, data), left_out(built, data))
     posterior.warning = " ".join(filter(None, said)) or None
     run.finish(posterior)
@@ -379,10 +390,16 @@ class _Run(NamedTuple):
 
     @classmethod
     def begin(
-        cls, folder: Path | None, mechanism: Mechanism, budget: Budget, key: Key | None, simulate: int | None
+        cls,
+        folder: Path | None,
+        mechanism: Mechanism,
+        budget: Budget,
+        key: Key | None,
+        simulate: int | None,
+        engine: str = "fast",
     ) -> _Run:
         """Start a run, or take up the one in the folder if it has the same recipe; nothing is written yet."""
-        facts = _facts(mechanism, budget, simulate)
+        facts = _facts(mechanism, budget, simulate, engine)
         if folder is None or not (folder / "run.json").exists():
             key = jax.random.key(secrets.randbits(32)) if key is None else key
             secret = secret_random.fresh() if simulate is None else secret_random.fixed(simulate)
@@ -411,7 +428,7 @@ class _Run(NamedTuple):
             secret = secret_random.fresh()
         return cls(folder, name, jax.random.wrap_key_data(public) if key is None else key, secret, simulate is not None)
 
-    def keep(self, mechanism: Mechanism, budget: Budget, simulate: int | None) -> None:
+    def keep(self, mechanism: Mechanism, budget: Budget, simulate: int | None, engine: str = "fast") -> None:
         """Write down who the run is, once nothing refuses it any more and before it looks at anything."""
         if self.folder is None:
             return
@@ -423,10 +440,10 @@ class _Run(NamedTuple):
             _write(secret_file, secret, mode=0o600)
         if not (self.folder / "run.json").exists():
             public = np.asarray(jax.random.key_data(self.key)).tolist()
-            facts = {"run": self.name, "key": public, **_facts(mechanism, budget, simulate)}
+            facts = {"run": self.name, "key": public, **_facts(mechanism, budget, simulate, engine)}
             _write(self.folder / "run.json", json.dumps(facts).encode())
 
-    def restore(self, start: State, door: Door, ledger: Ledger) -> tuple[State, int]:
+    def restore(self, start: State, door: Door | ReferenceDoor, ledger: Ledger) -> tuple[State, int]:
         """Give the last checkpoint, or the start; and make sure that no noise is used twice.
 
         A replay is free because it gives the same bits: same key, data, program and starting state. Where any of them
@@ -483,7 +500,7 @@ class _Run(NamedTuple):
             )
         return stored, done, seal, origin, chain
 
-    def checkpoint(self, state: State, done: int, door: Door) -> None:
+    def checkpoint(self, state: State, done: int, door: Door | ReferenceDoor) -> None:
         """Write the state, sealed with the secret: only a state of this very run is resumed under its key."""
         if self.folder is not None:
             leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
@@ -519,7 +536,13 @@ class _Run(NamedTuple):
 
 
 def _begin(
-    data: PrivateData, folder: Path | None, mechanism: Mechanism, budget: Budget, key: Key | None, simulate: int | None
+    data: PrivateData,
+    folder: Path | None,
+    mechanism: Mechanism,
+    budget: Budget,
+    key: Key | None,
+    simulate: int | None,
+    engine: str = "fast",
 ) -> _Run:
     """Start a run in every process; process 0 says which public key they have, and keeps the folder's run."""
     if jax.process_count() > 1 and data.shards is None:
@@ -528,12 +551,12 @@ def _begin(
             "same ledger. Write data = tacit.distribute.seal(load, schema, shards=...)."
         )
     if jax.process_index() == 0:
-        run = _Run.begin(folder, mechanism, budget, key, simulate)
+        run = _Run.begin(folder, mechanism, budget, key, simulate, engine)
     if jax.process_count() > 1:
         told = np.asarray(jax.random.key_data(run.key)) if jax.process_index() == 0 else np.zeros(2, np.uint32)
         public = jax.random.wrap_key_data(jnp.asarray(shards.agreed(told)))
         if jax.process_index() > 0:
-            run = _Run.begin(_own(folder), mechanism, budget, public, simulate)
+            run = _Run.begin(_own(folder), mechanism, budget, public, simulate, engine)
     return run
 
 
@@ -542,8 +565,9 @@ def _own(folder: Path | None) -> Path | None:
     return folder and (folder if jax.process_index() == 0 else folder / f"process-{jax.process_index()}")
 
 
-def _facts(mechanism: Mechanism, budget: Budget, simulate: int | None) -> dict[str, Any]:
-    return {"mechanism": mechanism.to_dict(), "budget": budget.to_dict(), "simulate": simulate}
+def _facts(mechanism: Mechanism, budget: Budget, simulate: int | None, engine: str) -> dict[str, Any]:
+    facts = {"mechanism": mechanism.to_dict(), "budget": budget.to_dict(), "simulate": simulate}
+    return facts if engine == "fast" else {**facts, "engine": engine}
 
 
 def _content(leaves: list[Any], done: int, chain: bytes) -> bytes:
@@ -599,13 +623,14 @@ def released_numbers(state: State, posterior: Posterior) -> dict[str, str]:
 
 
 def _certificate(
-    door: Door,
+    door: Door | ReferenceDoor,
     ledger: Ledger,
     run: str,
     budget: Budget,
     data: PrivateData,
     numbers: dict[str, str],
     code: Literal["tacit", "user"],
+    engine: Literal["fast", "reference"] = "fast",
 ) -> Certificate:
     looked = ledger.runs()[run].looked
     cost = max(budget.epsilon, looked.cost(budget.delta * (1 - RESERVE)))
@@ -618,10 +643,11 @@ def _certificate(
         caveats=caveats(budget, data),
         numbers=numbers,
         code=code,
+        engine=engine,
     )
 
 
-def _leave_room(door: Door, mechanism: Mechanism, budget: Budget) -> None:
+def _leave_room(door: Door | ReferenceDoor, mechanism: Mechanism, budget: Budget) -> None:
     if door.slack(mechanism.steps, budget.epsilon) > RESERVE * budget.delta:
         raise ValueError(
             f"At epsilon {budget.epsilon:g} a delta of {budget.delta:g} leaves no room for what the samplers lack in "

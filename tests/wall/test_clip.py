@@ -14,6 +14,7 @@ import jax_privacy.clipping
 import numpy as np
 import pytest
 
+from tacit.reference import clip as reference_clip
 from tacit.wall import clip, lattice
 from tacit.wall.outer import Factors
 
@@ -176,16 +177,16 @@ def test_the_sum_of_squares_is_as_accurate_as_the_proof_says(
     ).astype(np.float32)
     found = np.asarray(jax.jit(clip._sum_of_squares, compiler_options=options)(rows)).astype(np.float64)
     exact = np.asarray([math.fsum(row * row) for row in rows.astype(np.float64)])
-    assert clip._additions(dimension) == additions
+    assert reference_clip.additions(dimension) == additions
     assert np.all(np.abs(found / exact - 1) <= additions * clip.UNIT_ROUNDOFF)
 
 
 def test_two_stages_hold_all_squares_and_round_seldom() -> None:
     """What the proof says of V and W; beyond one stage, for every dimension up to 20000 and some that are long."""
-    for dimension in (*range(clip.ONE_STAGE + 1, 20_000), 2_395_210, 10**9 + 7, 2**40):
-        sums, squares = clip._stages(dimension)
+    for dimension in (*range(reference_clip.ONE_STAGE + 1, 20_000), 2_395_210, 10**9 + 7, 2**40):
+        sums, squares = reference_clip.stages(dimension)
         assert sums * squares >= dimension
-        assert sums + squares == clip._additions(dimension) <= 2.5 * math.sqrt(dimension) + 3
+        assert sums + squares == reference_clip.additions(dimension) <= 2.5 * math.sqrt(dimension) + 3
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -46,12 +46,14 @@ def planned(
     clip: float | Literal["adaptive"] | None = None,
     weights: tuple[float, ...] | None = None,
     adjacency: str = "add-remove",
+    engine: str | None = None,
 ) -> Planned:
     """Build a method for the data and the settings of ``fit``, and fill in what these leave open.
 
     Privacy: public.
     """
-    plan = plan_for(data, budget, rate=rate, steps=steps, clip=clip, weights=weights, adjacency=adjacency)
+    settings: dict[str, Any] = {"rate": rate, "steps": steps, "clip": clip, "weights": weights}
+    plan = plan_for(data, budget, adjacency=adjacency, engine=engine, **settings)
     built = built_for(method, plan)
     _refuse_other_facts(built.model.source, data)
     refuse_unsuited(built, plan)

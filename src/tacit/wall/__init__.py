@@ -31,16 +31,19 @@ from jaxtyping import Array, Bool, Int32
 from tacit import system
 from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger, Look
-from tacit.types import Key, Method, Need, PyTree, Record, Release, Rows, State, is_rows
+from tacit.types import Key, Method, PyTree, Record, Release, State, is_rows
 from tacit.wall import alias, clip, disk, independence, lattice, outer, random, rewrite, sample, shards, trace
+from tacit.wall.border import refuse_leaks, refuse_unfit, with_own_checks
+from tacit.wall.border import released as released
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
+from tacit.wall.layout import Layout
 from tacit.wall.precision import single_precision
 from tacit.wall.units import Unit, together
 
 CHUNK_NUMBERS = 1 << 18
 """Contributions held at once, in numbers: what fits a core's cache."""
-BY_JAX = 1 << 14
+BY_JAX = random.BY_CHACHA
 """Random words of a step up to which JAX draws them and makes noise and subsets of them; OpenSSL is faster from there
 on, and what is made of its words is made in the step."""
 DRAWN_AT_ONCE = 1 << 19
@@ -104,8 +107,8 @@ class Door:
         # Here alone methods meet data: what is written for one record is summed over those of a unit.
         method = together(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: _arrays(method.init(key)), key)
-        _refuse_leaks(method, data, state, key)
-        _refuse_unfit(method, data, ledgers)
+        refuse_leaks(method, data, state, key)
+        refuse_unfit(method, data, ledgers)
         step = _Step(method, data, mechanism, state, key)
         lowered: Any = None
         self._fetch: disk.Fetch | None = None
@@ -314,24 +317,9 @@ class _Step:
         self.shards = data._records.number if self.dealt else 1
         self.contribution = rewrite.rewritten(method.contribution)
         self.shape = jax.eval_shape(self.contribution, state, data._stand_in, jax.random.key(0), random.fixed(0))
-        leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
-        self.weights = mechanism.weights or (1.0,) * len(leaves)
-        if len(self.weights) != len(leaves):
-            raise ValueError(
-                f"The mechanism has {len(self.weights)} block weights, but a contribution has {len(leaves)} leaves. "
-                "Give one weight for each leaf, in the order of jax.tree.leaves, or none."
-            )
-        self.sparse = [leaf for leaf in leaves if is_rows(leaf)]
-        for leaf in self.sparse:
-            _check_rows(leaf)
-        numbers = [leaf.values if is_rows(leaf) else leaf for leaf in leaves]
-        if any(not jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype.kind == "c" for leaf in numbers):
-            raise TypeError("A contribution must be a pytree of real numbers; cast booleans to float first.")
         # What a record gives, and what is released: the same numbers unless a leaf is sparse.
-        self.length = sum(leaf.size for leaf in numbers)
-        self.dimension = sum(leaf.count * leaf.values.shape[1] if is_rows(leaf) else leaf.size for leaf in leaves)
-        if not self.dimension:
-            raise ValueError("A contribution is empty: the model has nothing to learn from the records.")
+        leaves, self.weights, self.length, self.dimension = Layout.of(self.shape, mechanism.weights)
+        self.sparse = [leaf for leaf in leaves if is_rows(leaf)]
         self.radius = lattice.radius(mechanism.noise_multiplier, self.shards)
         self.unit = mechanism.clip / self.radius
         expected = None if data.size is None else mechanism.rate * data.size / self.shards
@@ -880,113 +868,10 @@ def _processor() -> list[str]:
     return sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
 
 
-def _check_rows(rows: Rows) -> None:
-    """Refuse a sparse leaf that does not say what is added where."""
-    if rows.values.ndim != 2 or rows.index.shape != rows.values.shape[:1] or rows.count < 1:
-        raise ValueError(
-            f"A contribution holds Rows with an index of shape {rows.index.shape}, values of shape {rows.values.shape} "
-            f"and a table of {rows.count} lines. Give one index for each line of a matrix of values, and a count of at "
-            "least one."
-        )
-    if not jnp.issubdtype(rows.index.dtype, jnp.integer):
-        raise TypeError(
-            f"A contribution holds Rows whose index is of type {rows.index.dtype}, which may lie between two lines of "
-            "the table. Give integers."
-        )
-
-
-def released(contribution: PyTree) -> PyTree:
-    """Give the shape of a release from that of a contribution: sparse leaves become whole tables.
-
-    Privacy: public.
-    """
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((leaf.count, leaf.values.shape[1]), jnp.float32) if is_rows(leaf) else leaf,
-        contribution,
-        is_leaf=is_rows,
-    )
-
-
-def _refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> None:
-    """Refuse a method that could carry records around the wall: in an array it holds, or by a call-back."""
-    given = (state, data._stand_in, key, random.fixed(0))
-    contribution = released(jax.eval_shape(method.contribution, *given))
-    noise_std = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((), jnp.float32), contribution)
-    release = Release(contribution, noise_std, jnp.float32(1), contribution)
-    traced = {
-        "init": jax.make_jaxpr(method.init)(key),
-        "contribute": jax.make_jaxpr(method.contribution)(*given),
-        "update": jax.make_jaxpr(method.update)(state, release, key),
-        "draw": jax.make_jaxpr(method.draw)(state, key),
-    }
-    if method.points is not None:
-        traced["points"] = jax.make_jaxpr(method.points)(state)
-    if method.needs:
-        traced["needs"] = jax.make_jaxpr(lambda record: [need.holds(record) for need in method.needs])(data._stand_in)
-    # The declared number only: how many records there are must not show in what is refused.
-    lengths = {data.size} - {None, 0, 1}
-    for name, jaxpr in traced.items():
-        arrays, calls = trace.contents(jaxpr)
-        if calls:
-            raise ValueError(
-                f"The method's {name} calls out of the compiled program ({', '.join(sorted(calls))}). A record could "
-                "leave that way; remove the print or callback."
-            )
-        # By chance a short public array is as long as a small data set; only its leading axis is looked at then.
-        axes = [axis for array in arrays for axis in np.shape(array)[: None if (data.size or 0) > 50 else 1]]
-        if lengths.intersection(axes):
-            raise ValueError(
-                f"The method's {name} holds an array with as many rows as records are declared. A model that captured "
-                "the data would read it outside the wall; take the records as the model's arguments instead. If the "
-                "array is public, pad it by one row."
-            )
-
-
 def _facts(data: PrivateData) -> Any:
     """Give all of the data that a compiled program depends on."""
     shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), data._records)
     return data._count, data._given, data.size, data.unit, shapes
-
-
-def _refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) -> None:
-    """Refuse a schema from which the method's needs do not follow, and records that one of tacit's own needs forbids.
-
-    The second says one bit about the records, whatever the caller does, and the ledger holds that it was said.
-    """
-    declared = {} if data.schema is None else data.schema.columns
-    for need in method.needs if declared else ():
-        if any(declared.get(name) != column for name, column in (need.facts or {}).items()):
-            raise ValueError(f"The schema of the records is another one. {need.text}")
-    fixed = [need for need in method.needs if need.fixed]
-    in_blocks = isinstance(data._records, disk.Stored | shards.Shards)
-    hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.holds(one) for n in fixed]))(records)))
-    if fixed and not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
-        for ledger in ledgers:
-            ledger.note("checked, refused", f"records that do not suit {method.contribute.__module__}")
-        raise ValueError(f"Some record is not what the method needs. {' '.join(need.text for need in method.needs)}")
-
-
-def with_own_checks(method: Method) -> Method:
-    """Return the method with needs that are ``fixed`` only where their predicate is tacit's own.
-
-    Others would answer a question about the records, free of charge, by whether they refuse.
-
-    Privacy: public.
-    """
-    own = tuple(need._replace(fixed=need.fixed and _is_ours(need.holds)) for need in method.needs)
-    return method._replace(needs=own)
-
-
-def _is_ours(function: Any) -> bool:
-    """Whether a function's code is in this package, and so is that of what was filled in beforehand."""
-    while isinstance(function, functools.partial):
-        filled = (*function.args, *function.keywords.values())
-        given = [part.holds if isinstance(part, Need) else part for part in filled]
-        if not all(_is_ours(part) for part in given if callable(part)):
-            return False
-        function = function.func
-    code = getattr(function, "__code__", None)
-    return code is not None and Path(code.co_filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _arrays(state: State) -> State:

@@ -23,11 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
+from tacit.reference import samplers
+from tacit.reference.samplers import BITS as BITS
+from tacit.reference.samplers import REST as REST
+from tacit.reference.samplers import WORD as WORD
+from tacit.reference.samplers import integer_weights as integer_weights
+from tacit.reference.samplers import thresholds as thresholds
 from tacit.types import Key
 
-BITS = 128
-WORD, REST = 32, 96
-"""Bits of a weight that a word decides on, and those below."""
 GROUP = 1024
 """Words that are asked together whether one of them needs more bits."""
 
@@ -43,49 +46,9 @@ class Table(NamedTuple):
     cut: UInt32[Array, ""]
 
 
-def integer_weights(masses: Sequence[int]) -> list[int]:
-    """Round masses (any common unit) to integers that sum to 2**128; the remainder goes to the heaviest.
-
-    Each of the K weights is rounded down by less than one unit, so the rounded law is within K / 2**128 in total
-    variation of the masses' law.
-    """
-    total = sum(masses)
-    weights = [(mass << BITS) // total for mass in masses]
-    weights[weights.index(max(weights))] += (1 << BITS) - sum(weights)
-    return weights
-
-
-def thresholds(weights: Sequence[int], cut: int) -> tuple[list[int], list[int]]:
-    """Give the threshold and the alias of every column (Walker's method, Vose's order), in exact integers.
-
-    The weights and ``cut`` sum to 2**32; the first ``cut`` units of column 0 are kept for what was cut off.
-    """
-    columns = len(weights)
-    capacity = (1 << WORD) // columns
-    if sum(weights) + cut != 1 << WORD or capacity * columns != 1 << WORD or not 0 <= cut < columns <= capacity:
-        raise ValueError("An alias table needs a power of two of columns, at most 2**16, and weights that fill it.")
-    left, room = list(weights), [capacity - cut] + [capacity] * (columns - 1)
-    # A column that keeps all of its mass points at itself with threshold 0, which fits the bits that are left.
-    threshold, alias = [0] * columns, list(range(columns))
-    small = [i for i in range(columns) if left[i] < room[i]]
-    large = [i for i in range(columns) if left[i] > room[i]]
-    while small:
-        i, j = small.pop(), large[-1]
-        threshold[i], alias[i] = left[i] + (capacity - room[i]), j
-        left[j] -= room[i] - left[i]
-        if left[j] <= room[j]:
-            large.pop()
-            if left[j] < room[j]:
-                small.append(j)
-    return threshold, alias
-
-
 def build(masses: Sequence[int]) -> Table:
     """Make the alias table of the given masses; there must be a power of two of them, at most 2**16."""
-    weights = integer_weights(masses)
-    sums = list(itertools.accumulate(weight & ((1 << REST) - 1) for weight in weights))
-    cut = sums[-1] >> REST
-    threshold, alias = thresholds([weight >> REST for weight in weights], cut)
+    threshold, alias, sums, cut = samplers.table(masses)
     fraction_bits = WORD - (len(masses).bit_length() - 1)
     packed = [(a << fraction_bits) | t for a, t in zip(alias, threshold, strict=True)]
     words = [[(total >> shift) & 0xFFFFFFFF for total in sums] for shift in (96, 64, 32, 0)]

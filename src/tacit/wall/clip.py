@@ -22,16 +22,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32
 
+from tacit.reference.clip import LARGEST_LOSS as LARGEST_LOSS
+from tacit.reference.clip import UNIT_ROUNDOFF, additions, check_clip, stages
+from tacit.reference.clip import shrink as shrink
 from tacit.wall import lattice
 from tacit.wall.outer import Factors
 
-UNIT_ROUNDOFF = 2.0**-24
-ONE_STAGE = 4096
-"""Up to this dimension squares are added in one stage: d roundings cost less than a pass over memory."""
-SMALLEST_CLIP, LARGEST_CLIP = 2.0**-60, 2.0**60
-"""Between them neither 1 / clip nor what underflows beside it leaves the range of float32."""
-LARGEST_LOSS = 0.2
-"""The share of the clip that rounding may take before a recipe is refused."""
 LARGEST_SCALE = 2.0**80
 """Leaves whose weight over clip is beyond it, or below its inverse, are not taken apart."""
 LIGHT_LOSS, FACTORED_LOSS = 0.01, 0.1
@@ -48,20 +44,6 @@ SMALLEST_TAIL = 64
 """A last chunk of fewer records is filled up: matrix products of few rows are computed in another way."""
 FAINT = 2.0**-80
 """A leaf whose factor has a smaller squared norm counts as zero: its norm could not be told in float32."""
-
-
-def shrink(dimension: int, radius: int) -> float:
-    """Give the share of the radius to which contributions are scaled before they are rounded.
-
-    Privacy: public. Rounding adds at most sqrt(d)/2 to a norm, float32 a relative (additions + 16) / 2**24.
-    """
-    share = (1 - math.sqrt(dimension) / (2 * radius)) / (1 + (_additions(dimension) + 16) * UNIT_ROUNDOFF)
-    if share < 1 - LARGEST_LOSS:
-        raise ValueError(
-            f"A contribution of {dimension} numbers is too long for this noise: rounding to the lattice would take "
-            f"{1 - share:.0%} of the clip. Use fewer steps, a smaller rate or a larger epsilon (less noise a step)."
-        )
-    return share
 
 
 class Factoring(NamedTuple):
@@ -109,9 +91,10 @@ class Factoring(NamedTuple):
         relative = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)
         products = radius * (2 * relative * self.chunk * self.chunks + UNIT_ROUNDOFF)
         rounding = math.sqrt(size) * (1 + (sums + 0.5) * 2.0**-self.fine)
-        additions = max(_additions(n) + _additions(m) + 1 for n, m in (*self.pairs, (self.plain, 0))) + len(self.pairs)
+        pairs = (*self.pairs, (self.plain, 0))
+        of_norm = max(additions(n) + additions(m) + 1 for n, m in pairs) + len(self.pairs)
         apart = math.hypot(products + rounding, math.sqrt(self.plain) / 2)
-        return (1 - apart / radius) / (1 + (additions + 16) * UNIT_ROUNDOFF)
+        return (1 - apart / radius) / (1 + (of_norm + 16) * UNIT_ROUNDOFF)
 
 
 def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expected: float | None) -> Factoring | None:
@@ -196,7 +179,7 @@ def to_integers(
 
     Privacy: the integer norm of every row is at most ``radius``, whatever the row holds.
     """
-    _check_clip(clip)
+    check_clip(clip)
     scaled = vectors * jnp.float32(1 / clip)
     squares = _sum_of_squares(scaled)
     finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite
@@ -218,7 +201,7 @@ def to_factors(
     Privacy: with the products of the scaled factors in units of 2**-fine, and ``factoring``'s share, the norm of every
     record is at most ``radius``, and records that are not finite are zero.
     """
-    _check_clip(clip)
+    check_clip(clip)
     scaled = vectors * jnp.float32(1 / clip)
     squares = _sum_of_squares(scaled)
     finite = squares < jnp.inf
@@ -269,29 +252,6 @@ def _summed(left: Float32[Array, "n p"], right: Float32[Array, "n q"]) -> Float3
     )
 
 
-def _check_clip(clip: float) -> None:
-    if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
-        raise ValueError(
-            f"A clip of {clip:g} is outside {SMALLEST_CLIP:.1g} to {LARGEST_CLIP:.1g}, where float32 keeps the norm "
-            "bound. Express the contributions in other units."
-        )
-
-
-def _stages(dimension: int) -> tuple[int, int]:
-    """Give how many partial sums squares are added up in, and how many squares are in each of them."""
-    if dimension <= ONE_STAGE:
-        return 1, dimension
-    root = math.isqrt(dimension - 1) + 1
-    # Whole partial sums, if there are such of about the root: what is filled up with zeros is written anew.
-    exact = [number for number in range(root // 2, root + 1) if dimension % number == 0]
-    return (exact[-1], dimension // exact[-1]) if exact else (root, root)
-
-
-def _additions(dimension: int) -> int:
-    sums, squares = _stages(dimension)
-    return squares if sums == 1 else sums + squares
-
-
 def _factor(squares: Float32[Array, "n"], share: float, radius: int) -> Float32[Array, "n"]:
     # A zero vector gives 0/0 nowhere: share / 0 is infinite, and the minimum is 1.
     return radius * jnp.minimum(1, jnp.float32(share) / jnp.sqrt(squares))
@@ -319,7 +279,7 @@ def _round(
 
 def _sum_of_squares(rows: Float32[Array, "n d"]) -> Float32[Array, "n"]:
     count, dimension = rows.shape
-    sums, squares = _stages(dimension)
+    sums, squares = stages(dimension)
     if sums == 1:
         return jnp.sum(rows * rows, axis=1)
     parts = jnp.pad(rows, ((0, 0), (0, sums * squares - dimension))).reshape(count, sums, squares)

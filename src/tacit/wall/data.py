@@ -15,9 +15,8 @@ from tacit.facts.column import Column
 from tacit.facts.files import quietly
 from tacit.facts.schema import Schema, checked_size
 from tacit.types import PyTree, Record
-from tacit.wall.disk import Stored
 from tacit.wall.precision import single_precision
-from tacit.wall.shards import Shards
+from tacit.wall.storage import Storage
 from tacit.wall.units import Unit, group
 
 _INT32 = np.iinfo(np.int32)
@@ -97,15 +96,11 @@ class PrivateData:
                 f"The schema is of type {type(schema).__name__}. Write tacit.Schema({{...}}); "
                 "several arrays are given together, as PrivateData((x, y))."
             )
-        elsewhere = isinstance(records, Stored | Shards)
+        elsewhere = isinstance(records, Storage)
         columns = {} if elsewhere else _columns(records)
-        if isinstance(records, Shards):
+        if isinstance(records, Storage):
             arrays: Any = records
             placeholder, stand_in, max_records = records.placeholder, records.stand_in, records.max_records
-        elif isinstance(records, Stored):
-            arrays = records
-            placeholder = records.placeholder() if schema is None else jax.tree.map(jnp.asarray, schema.placeholder())
-            stand_in, max_records = placeholder, 1
         elif schema is None:
             arrays = _without_schema(columns)
             stand_in = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), arrays)
@@ -134,7 +129,7 @@ class PrivateData:
             "_count": count,
             "_given": count if schema is None or elsewhere else len(columns[next(iter(schema.columns))]),
             "_stand_in": stand_in,
-            "shards": records.number if isinstance(records, Shards) else None,
+            "shards": records.number if isinstance(records, Storage) else None,
             "schema": schema,
             "size": checked_size(size) or (schema.size if schema else None),
             "unit": schema.unit if schema else "record",

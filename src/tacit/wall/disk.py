@@ -34,6 +34,7 @@ from tacit.ledger import partial_of, remove_partial
 from tacit.types import Key, PyTree, State
 from tacit.wall import alias, lattice, random, trace
 from tacit.wall.precision import single_precision
+from tacit.wall.storage import Storage
 
 MAPPED = 1 << 30
 """Files up to this size stay mapped into memory: records are found some twenty times as fast. Of larger ones what was
@@ -166,7 +167,7 @@ class File:
 
 
 @final
-class Stored:
+class Stored(Storage):
     """Sealed records in files. Nothing but the wall holds one.
 
     Privacy: reads records: all of them once, to check and to hash them.
@@ -176,6 +177,9 @@ class Stored:
     def __init__(self, files: Sequence[File], schema: Schema | None) -> None:
         self.files, self.count = tuple(files), files[0].count
         self.fields = tuple(field for file in files for field in file.fields)
+        zeros = {field.name: jnp.zeros(field.shape, field.dtype) for field in self.fields}
+        self.placeholder = zeros if schema is None else jax.tree.map(jnp.asarray, schema.placeholder())
+        self.stand_in = self.placeholder
         self._stamps = [file.stamp() for file in files]
         self.digest = _digest(self.files, schema)
         self.unchanged()
@@ -205,9 +209,9 @@ class Stored:
         if [file.stamp() for file in self.files] != self._stamps:
             raise _changed()
 
-    def placeholder(self) -> dict[str, Array]:
-        """Give one record of zeros, as stored."""
-        return {field.name: jnp.zeros(field.shape, field.dtype) for field in self.fields}
+    def record(self, place: int) -> dict[str, Any]:
+        """Read one record."""
+        return self.records([jnp.asarray(file.read(place, 1)[0]) for file in self.files])
 
     def records(self, words: Sequence[Any]) -> dict[str, Any]:
         """Give the columns of records whose words were read, one array of words for each file."""

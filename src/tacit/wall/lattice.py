@@ -11,34 +11,31 @@ from alias tables computed in integers. ``NOISE_DISTANCE`` bounds the distance f
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
+from tacit.reference import samplers
+from tacit.reference.samplers import HALF as HALF
+from tacit.reference.samplers import LARGEST_NOISE as LARGEST_NOISE
+from tacit.reference.samplers import LARGEST_RADIUS as LARGEST_RADIUS
+from tacit.reference.samplers import NOISE_DISTANCE as NOISE_DISTANCE
+from tacit.reference.samplers import RHO as RHO
+from tacit.reference.samplers import RHO_SQUARED as RHO_SQUARED
+from tacit.reference.samplers import SPREAD as SPREAD
+from tacit.reference.samplers import STRIDE as STRIDE
+from tacit.reference.samplers import cell as cell
+from tacit.reference.samplers import gaussian_heights as gaussian_heights
+from tacit.reference.samplers import radius as radius
 from tacit.types import Key
 from tacit.wall import alias
 
-STRIDE = 256
-SPREAD = 512
-HALF = 8192
-"""Table values run from -HALF to HALF - 1, sixteen standard deviations either way."""
-LARGEST_NOISE = (STRIDE + 1) * HALF
-"""No noise value is further from 0."""
-RHO_SQUARED = SPREAD**2 * (STRIDE**2 + 1)
-RHO = math.sqrt(RHO_SQUARED)
-NOISE_DISTANCE = 2.0**-111
-"""Total variation between one drawn noise value and floor(Z + 1/2), Z ~ N(0, RHO**2) (docs/proofs/lattice.md)."""
 LIMB = 16
 """A sum is kept as high * 2**16 + low in two int32, exact to 2**47."""
-LARGEST_RADIUS = 1 << 22
-"""Above it float32 could no longer hold the rounded values of a contribution exactly."""
 LOW_ROOM = (1 << 31) - (1 << LIMB)
 """What may be added to a low limb, which is below 2**16 before it, and stay within int32."""
-_PRECISION = 256
 
 
 class Sum(NamedTuple):
@@ -46,22 +43,6 @@ class Sum(NamedTuple):
 
     high: Int32[Array, "d"] | None
     low: Int32[Array, "d"]
-
-
-def radius(noise_multiplier: float, shares: int = 1) -> int:
-    """Give M, the largest integer norm for which RHO sqrt(shares) / M is at least the noise multiplier.
-
-    Privacy: public. Rounded to the safe side, in exact arithmetic. ``shares`` independent draws of noise are added up.
-    """
-    sigma = Fraction(noise_multiplier)
-    largest = math.isqrt(math.floor(shares * Fraction(RHO_SQUARED) / sigma**2))
-    if not 1 <= largest <= LARGEST_RADIUS:
-        most = math.sqrt(shares) * RHO
-        raise ValueError(
-            f"A noise multiplier of {noise_multiplier:g} is outside the lattice's range "
-            f"({most / LARGEST_RADIUS:.2g} to {most:.6g}). Ask for another epsilon, rate or number of steps."
-        )
-    return largest
 
 
 def zero(dimension: int, narrow: bool = False) -> Sum:
@@ -135,38 +116,5 @@ def noise(
 @functools.cache
 def tables() -> tuple[alias.Table, alias.Table]:
     """Build the tables of X1 (discrete Gaussian) and X2 (rounded Gaussian), both of parameter SPREAD."""
-    heights = gaussian_heights()
-    cells = [height * cell(k) >> _PRECISION for k, height in enumerate(heights)]
-    return alias.build(_both_sides(heights)), alias.build(_both_sides(cells))
-
-
-def gaussian_heights() -> list[int]:
-    """Give exp(-k**2 / (2 SPREAD**2)) for k = 0..HALF, in units of 2**-256."""
-    one = 1 << _PRECISION
-    # exp(-1/(2 s**2)) by its series; then each ratio of neighbours is the last one times its square.
-    ratio, term, n = one, one, 0
-    while term:
-        n += 1
-        term //= 2 * SPREAD**2 * n
-        ratio += -term if n % 2 else term
-    square = ratio * ratio >> _PRECISION
-    heights = [one]
-    for _ in range(HALF):
-        heights.append(heights[-1] * ratio >> _PRECISION)
-        ratio = ratio * square >> _PRECISION
-    return heights
-
-
-def cell(k: int) -> int:
-    """Give the integral over |x| <= 1/2 of exp(-(k x + x**2 / 2) / SPREAD**2), in units of 2**-256."""
-    # The integrand f obeys SPREAD**2 f' = -(k + x) f, a recurrence for its power series; odd powers integrate to 0.
-    before, now, total = 0, 1 << _PRECISION, 0
-    for power in range(40):
-        if power % 2 == 0:
-            total += now // ((power + 1) << power)
-        before, now = now, -(k * now + before) // (SPREAD**2 * (power + 1))
-    return total
-
-
-def _both_sides(masses: list[int]) -> list[int]:
-    return [masses[abs(k)] for k in range(-HALF, HALF)]
+    coarse, fine = samplers.noise_masses()
+    return alias.build(coarse), alias.build(fine)

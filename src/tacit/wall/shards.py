@@ -30,13 +30,14 @@ from jaxtyping import Array, Int32, UInt32
 from tacit.facts.schema import Schema
 from tacit.types import Key, PyTree, State
 from tacit.wall import lattice, random, trace
+from tacit.wall.storage import Storage
 
 MOST = 1 << 12
 """Shards; their low limbs and carries stay within 32 bits."""
 
 
 @final
-class Shards:
+class Shards(Storage):
     """Sealed records in shards, those of other processes out of reach. Nothing but the wall holds one.
 
     Privacy: reads records. Every process learns the number of records of the largest shard.
@@ -46,6 +47,8 @@ class Shards:
     sealed
         The records of this process's shards, in order; all processes have equally many.
     """
+
+    number: int
 
     def __init__(self, sealed: Sequence[Any]) -> None:
         self.placeholder, self.stand_in = sealed[0].placeholder, sealed[0]._stand_in
