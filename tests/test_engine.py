@@ -166,15 +166,16 @@ def program_of(number: int) -> Program:
     rate = 1.0 if number % 4 == 1 else float(rng.uniform(0.05, 0.95))
     size = max(1, int(count * rng.uniform(0.8, 1.3))) if rng.random() < 0.5 else None
     stored, most, clip = number % 10 == 5 and count > 0, 3 if number % 10 == 7 else 1, 2.0 ** rng.uniform(-3, 4)
-    sigma = float(2.0 ** rng.uniform(-0.5, 4))
+    sigma, weighted = float(2.0 ** rng.uniform(-0.5, 4)), bool(rng.random() < 0.5)
     if number % 10 == 4:  # a regression's gradient, whose sum is a thin product
         kinds, count, rate, size = ["wide", "number"], 300, 0.5, 300
     if number % 20 == 9:  # words of AES, in several parts
         kinds, count, most, sigma = ["long"], 3, 1, 4.0
     if number % 20 == 10:  # sums beyond what float32 holds
         kinds, count, rate, sigma, clip = ["aligned"], 400, 1.0, 0.7, 1.0
-    if number % 20 == 13:  # a last chunk of another size
-        kinds, count, rate, size = ["outer"], 700, 0.5, 560
+        weighted = False
+    if number % 20 == 13:  # four chunks of 160, beyond the public number of them, and a full last one of 120
+        kinds, count, rate, size = ["outer"], 760, 1.0, 280
     if number % 20 == 19:  # needs, and several chunks
         kinds = ["dense", "number"]
     parts = {f"{i}": leaf_of(kind, rng, width) for i, kind in enumerate(kinds)}
@@ -187,7 +188,7 @@ def program_of(number: int) -> Program:
     method = Method(
         lambda key: jnp.ones(width), contribute, lambda state, *_: state, lambda state, _: {}, own=own, needs=needs
     )
-    weights = tuple(float(w) for w in rng.uniform(0.2, 3, len(kinds))) if rng.random() < 0.5 else None
+    weights = tuple(float(w) for w in rng.uniform(0.2, 3, len(kinds))) if weighted else None
     steps = 10**5 if number % 20 == 13 else STEPS
     adjacency = "replace-one" if number % 5 == 2 else "add-remove"
     mechanism = Mechanism(rate, float(clip), sigma, steps, adjacency, weights)
@@ -286,8 +287,8 @@ def outcome(
     if engine.step.factoring is None:
         away = [np.abs(a - b) for a, b in zip(found, reference.total(state, secret, step), strict=True)]
         distance = float(max(one.max() for one in away))
-        if distance == 0:
-            return Found(program.name, False, 0.0, 0.0, same)
+        if distance == 0 or program.mechanism.weights is None:
+            return Found(program.name, False, distance, 0.0, same)
         near = ties(reference, state, secret, step)
         beyond = max(float((one - several).max()) for one, several in zip(away, near, strict=True))
         return Found(program.name, False, distance, distance - max(0.0, beyond), same)
@@ -326,8 +327,9 @@ def unrounded(reference: Reference, state: State, secret: bytes, step: int) -> t
 def ties(reference: Reference, state: State, secret: bytes, step: int) -> list[np.ndarray]:
     """Count the records whose number lies so near to a half that the last bits decide to which side it is rounded.
 
-    Two programs may multiply a weight, the clip and the radius in another order (docs/proofs/clipping.md, B2) and so
-    round a number in other ways: by the roundings of a norm, ``additions`` + 16.
+    Where a method has weights, two programs may multiply a weight, the clip and the radius in another order
+    (docs/proofs/clipping.md, B2) and so round a number in other ways: by the roundings of a norm, ``additions`` + 16.
+    Without weights no such difference is allowed.
     """
     near = [np.zeros(released_size(leaf)) for leaf in reference.layout.leaves]
     rounding = (clip.additions(reference.layout.length) + 16) * clip.UNIT_ROUNDOFF
