@@ -928,7 +928,7 @@ MUTANTS = [
     ),
     Mutant(
         "a caller's question passes as tacit's own behind a function of tacit's",
-        WALL,
+        "wall/border.py",
         "        if not all(_is_ours(part) for part in given if callable(part)):\n",
         "        if not given:\n",
         (f"{BORDER}::test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s",),
