@@ -172,7 +172,7 @@ def program_of(number: int) -> Program:
     if number % 20 == 9:  # words of AES, in several parts
         kinds, count, most, sigma = ["long"], 3, 1, 4.0
     if number % 20 == 10:  # sums beyond what float32 holds
-        kinds, count, rate, sigma, clip = ["aligned"], 400, 1.0, 0.7, 1.0
+        kinds, count, rate, sigma, clip = ["aligned"], 400, 1.0, 0.7, 4.0
         weighted = False
     if number % 20 == 13:  # four chunks of 160, beyond the public number of them, and a full last one of 120
         kinds, count, rate, size = ["outer"], 760, 1.0, 280
@@ -287,8 +287,8 @@ def outcome(
     if engine.step.factoring is None:
         away = [np.abs(a - b) for a, b in zip(found, reference.total(state, secret, step), strict=True)]
         distance = float(max(one.max() for one in away))
-        if distance == 0 or program.mechanism.weights is None:
-            return Found(program.name, False, distance, 0.0, same)
+        if distance == 0:
+            return Found(program.name, False, 0.0, 0.0, same)
         near = ties(reference, state, secret, step)
         beyond = max(float((one - several).max()) for one, several in zip(away, near, strict=True))
         return Found(program.name, False, distance, distance - max(0.0, beyond), same)
@@ -327,15 +327,18 @@ def unrounded(reference: Reference, state: State, secret: bytes, step: int) -> t
 def ties(reference: Reference, state: State, secret: bytes, step: int) -> list[np.ndarray]:
     """Count the records whose number lies so near to a half that the last bits decide to which side it is rounded.
 
-    Where a method has weights, two programs may multiply a weight, the clip and the radius in another order
-    (docs/proofs/clipping.md, B2) and so round a number in other ways: by the roundings of a norm, ``additions`` + 16.
-    Without weights no such difference is allowed.
+    A record that is shortened is multiplied by its norm, which two programs may round in another last bit; under
+    weights they may multiply a weight, the clip and the radius in another order (docs/proofs/clipping.md, B1 and B2).
+    All other records count as none: of these every bit must be the same.
     """
     near = [np.zeros(released_size(leaf)) for leaf in reference.layout.leaves]
     rounding = (clip.additions(reference.layout.length) + 16) * clip.UNIT_ROUNDOFF
+    full = reference.share * reference.radius * (1 - rounding)
     for record in contributed(reference, state, secret, step):
-        for total, (places, mine) in zip(near, record, strict=True):
-            total[places] += np.abs(np.abs(mine - np.floor(mine)) - 0.5) <= rounding * np.abs(mine)
+        shortened = math.sqrt(sum(float(np.sum(mine**2)) for _, mine in record)) >= full
+        if shortened or reference.mechanism.weights is not None:
+            for total, (places, mine) in zip(near, record, strict=True):
+                total[places] += np.abs(np.abs(mine - np.floor(mine)) - 0.5) <= rounding * np.abs(mine)
     return near
 
 
