@@ -34,8 +34,10 @@ def imports(module: str) -> set[str]:
     file = file_of(module)
     assert file is not None
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    lines = [node for node in ast.walk(tree) if not _for_types_only(node, tree)]
-    for node in lines:
+    for_types = _for_types_only(tree)
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names if name.name.split(".")[0] == "tacit"}
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tacit":
@@ -45,9 +47,10 @@ def imports(module: str) -> set[str]:
     return found
 
 
-def _for_types_only(node: ast.AST, tree: ast.AST) -> bool:
+def _for_types_only(tree: ast.AST) -> set[int]:
+    """Return the identities of the nodes that only type checkers see."""
     blocks = [one for one in ast.walk(tree) if isinstance(one, ast.If) and ast.unparse(one.test) == "TYPE_CHECKING"]
-    return any(node in list(ast.walk(block)) for block in blocks)
+    return {id(node) for block in blocks for node in ast.walk(block)}
 
 
 def closure(first: str = FIRST) -> list[str]:

@@ -28,7 +28,7 @@ from tacit import system, wall
 from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger
 from tacit.types import Method, Need
-from tacit.wall import Door, alias, disk, random, shards
+from tacit.wall import Door, alias, border, disk, random, shards
 from tacit.wall.data import PrivateData
 from tests.conftest import with_constants_as_arguments
 
@@ -369,10 +369,10 @@ def handed_on(record: Any, need: Need) -> Any:
 def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = tacit.sites.BINARY, Need("theirs", lambda record: True)
     monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=wall.__file__))
-    assert wall._is_ours(functools.partial(handed_on, need=ours))
-    assert not wall._is_ours(functools.partial(handed_on, need=theirs))
-    assert not wall._is_ours(functools.partial(handed_on, theirs.holds))
-    assert not wall._is_ours(theirs.holds)
+    assert border._is_ours(functools.partial(handed_on, need=ours))
+    assert not border._is_ours(functools.partial(handed_on, need=theirs))
+    assert not border._is_ours(functools.partial(handed_on, theirs.holds))
+    assert not border._is_ours(theirs.holds)
 
 
 @pytest.mark.parametrize("declared", [False, True])
