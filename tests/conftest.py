@@ -159,6 +159,12 @@ def _quickly() -> Iterator[None]:
         compiler.get_compile_options = plain
 
 
+def quick_flags() -> str:
+    """Return XLA's flags of this process, with those of the quick compiler, for a process that it starts."""
+    known = [f"--{name}={str(value).lower()}" for name, value in QUICK_OPTIONS.items() if _known(name, value)]
+    return " ".join([os.environ.get("XLA_FLAGS", ""), *known])
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compile quickly, except in the tests of the wall and of privacy: what the proofs say is of the real compiler."""

@@ -27,9 +27,10 @@ from tacit import distribute
 from tacit.accounting.mechanism import Mechanism
 from tacit.ledger import Ledger
 from tacit.types import Method
-from tacit.wall import QUICK_OPTIONS, Door, _known, lattice, random, shards
+from tacit.wall import Door, lattice, random, shards
 from tacit.wall.repeat import best_of
 from tests import shards as script
+from tests.conftest import quick_flags
 
 SCRIPT = Path(script.__file__)
 
@@ -38,9 +39,8 @@ def run(processes: int, *arguments: object, devices: int = 1) -> subprocess.Comp
     """Start the script in several processes, with a time limit."""
     places = [str(Path(tacit.__file__).parents[1]), str(SCRIPT.parents[1])]
     # Compiled as in this process (conftest.py): the bits are compared.
-    flags = [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={devices}"]
-    flags += [f"--{name}={str(value).lower()}" for name, value in QUICK_OPTIONS.items() if _known(name, value)]
-    told = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "XLA_FLAGS": " ".join(flags)}
+    flags = f"{quick_flags()} --xla_force_host_platform_device_count={devices}"
+    told = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "XLA_FLAGS": flags}
     told["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     command = [sys.executable, "-m", "tacit.distribute", "-n", str(processes), str(SCRIPT), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=told, timeout=300, check=False)

@@ -23,6 +23,7 @@ import tacit
 from tacit.ledger import Ledger, LedgerError
 from tacit.types import MethodFor, Plan, Suggestions
 from tacit.wall import random as secret_random
+from tests.conftest import quick_flags
 
 BUDGET = tacit.Budget(1.0, 1e-6)
 SETTINGS = {"rate": 0.2, "steps": 30, "clip": 2.0, "progress": False, "key": jax.random.key(0)}
@@ -516,7 +517,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path, wanted):
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     environment["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": quick_flags()}
     moments = random.Random(0)
     kills = 0
     reached = set()

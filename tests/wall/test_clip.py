@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from tacit.reference import clip as reference_clip
-from tacit.wall import clip, lattice
+from tacit.wall import QUICK_OPTIONS, _known, clip, lattice
 from tacit.wall.outer import Factors
 
 DIMENSIONS = [1, 2, 7, 100, 1000, 5000]
 RADIUS = 65_537
-OPTIONS: list[dict[str, bool]] = [{}, {"xla_cpu_use_fusion_emitters": False}]
+OPTIONS: list[dict[str, bool]] = [{}, *({name: value} for name, value in QUICK_OPTIONS.items() if _known(name, value))]
 """Those of the compiler with which the wall's programs are compiled: long runs, and short ones."""
 to_integers = jax.jit(clip.to_integers, static_argnums=(1, 2))
 
