@@ -500,7 +500,8 @@ def test_another_recipe_in_the_folder_is_refused(tmp_path, monkeypatch):
 SCRIPT = """
 import jax, sys
 sys.path.insert(0, {folder!r})
-import test_fit as t, tacit
+from tests import test_fit as t
+import tacit
 data = tacit.PrivateData(t.records(2000))
 tacit.fit(tacit.vi(t.model), data, t.BUDGET, rate=0.1, steps=400, clip=2.0, run_dir=sys.argv[1], progress=False,
           key=jax.random.key(0), simulate=7)
@@ -511,7 +512,7 @@ tacit.fit(tacit.vi(t.model), data, t.BUDGET, rate=0.1, steps=400, clip=2.0, run_
 def test_kills_at_random_moments_change_nothing(tmp_path, wanted):
     """SIGKILL at several moments, then resume: the bitwise same posterior, and every look in the ledger once."""
     script = tmp_path / "run.py"
-    script.write_text(SCRIPT.format(folder=str(Path(__file__).parent)))
+    script.write_text(SCRIPT.format(folder=str(Path(__file__).parents[1])))
     folder = tmp_path / "run"
     command = [sys.executable, str(script), str(folder)]
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
