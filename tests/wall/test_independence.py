@@ -295,7 +295,9 @@ def test_what_was_checked_is_what_is_compiled() -> None:
     first = jax.jit(step.integers)(jnp.zeros(()), rows, KEY)
     for _ in range(30):
         next(traces)
+    before = next(traces)
     assert jnp.array_equal(first, jax.jit(lambda *given: step.integers(*given))(jnp.zeros(()), rows, KEY))
+    assert next(traces) == before + 1
 
 
 def test_a_loop_that_is_not_frozen_is_found_beside_one_that_is() -> None:
