@@ -31,7 +31,7 @@ ROWS = (("MLP", 1024, 40), ("MLP", 16384, 8), ("CNN", 1024, 4))
 
 
 def mlp() -> tuple[Any, Callable[[Any, Any], Any], int]:
-    """Give the weights at the start, the loss of a record, and how many columns it has."""
+    """Return the weights at the start, the loss of a record, and how many columns it has."""
     import jax
     import jax.numpy as jnp
 
@@ -46,7 +46,7 @@ def mlp() -> tuple[Any, Callable[[Any, Any], Any], int]:
 
 
 def cnn() -> tuple[Any, Callable[[Any, Any], Any], int]:
-    """Give the same for the convolutional network."""
+    """Return the same for the convolutional network."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "papers" / "dpbnn"))
     import equinox as eqx
     import jax
@@ -66,8 +66,8 @@ def work() -> None:
     tacit.distribute.start()
     import jax
 
+    from tacit.engine import Runner, random
     from tacit.ledger import Ledger
-    from tacit.wall import Door, random
 
     def update(w: Any, release: Any, _: Any) -> Any:
         return jax.tree.map(lambda old, full: old - 1e-6 * full, w, release.full)
@@ -87,17 +87,17 @@ def work() -> None:
         )
         data = tacit.distribute.seal(load, shards=2, size=2 * COUNT)
         mechanism = tacit.Mechanism(subset / (2 * COUNT), 1.0, 1.3, 10**6)
-        door = Door(method, data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
-        door._advance(start, 0, 2)
+        runner = Runner(method, data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
+        runner._advance(start, 0, 2)
         times = []
         for i in range(7):
             began = time.perf_counter()
-            door._advance(start, i * steps, (i + 1) * steps)
+            runner._advance(start, i * steps, (i + 1) * steps)
             times.append((time.perf_counter() - began) / steps)
         if jax.process_index() == 0:
             print(f"took {statistics.median(times) * 1e3:.3f}", flush=True)
     if jax.process_count() > 1:
-        parts(data._records, door._step.dimension)
+        parts(data._records, runner._step.dimension)
 
 
 def parts(shards: Any, dimension: int) -> None:
@@ -106,7 +106,7 @@ def parts(shards: Any, dimension: int) -> None:
     import jax.numpy as jnp
     from jax.sharding import PartitionSpec
 
-    from tacit.wall.shards import _mask
+    from tacit.engine.shards import _mask
 
     one, several = PartitionSpec(), PartitionSpec("shard")
 

@@ -17,10 +17,10 @@ import jax
 import numpy as np
 
 import tacit
+from tacit.engine import Runner, random
 from tacit.fit import drawing
 from tacit.ledger import Ledger
 from tacit.run.plan import planned
-from tacit.wall import Door, random
 
 COUNT, COLUMNS, BUDGET = 5000, 17, tacit.Budget(1.0, 1e-5)
 
@@ -34,7 +34,7 @@ def sealed(seed: int) -> tacit.PrivateData:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Give seconds on the clock, and of processor time."""
+    """Return seconds on the clock, and of processor time."""
     clock, processor = time.perf_counter(), time.process_time()
     jax.block_until_ready(work())
     return time.perf_counter() - clock, time.process_time() - processor
@@ -49,11 +49,11 @@ def main() -> None:
     print(f"with compilation {first[0]:.2f} s, {first[1]:.2f} s of processor time (asked: 5)")
     built, mechanism, _ = planned(method, data, BUDGET)
     facts: dict[str, Any] = {"run": "timing", "kind": "fit", "title": "natural", "simulation": True}
-    door = Door(built, data, mechanism, secret=random.fixed(0), key=key, ledgers=[Ledger()], **facts)
+    runner = Runner(built, data, mechanism, secret=random.fixed(0), key=key, ledgers=[Ledger()], **facts)
     init, draws = jax.jit(built.init), drawing(built)
 
     def again(seed: int) -> Any:
-        other = door.rehearse(sealed(seed), random.fixed(seed), key)
+        other = runner.rehearse(sealed(seed), random.fixed(seed), key)
         start = time.perf_counter()
         jax.block_until_ready(draws(other.advance(init(key), 0, mechanism.steps), key))
         return time.perf_counter() - start

@@ -39,8 +39,8 @@ from peer_client import Peer, Time, Timer, in_turns, timed  # noqa: E402
 import tacit  # noqa: E402
 from tacit import accounting  # noqa: E402
 from tacit.accounting import losses, noise_multiplier  # noqa: E402
+from tacit.engine import alias, lattice, random  # noqa: E402
 from tacit.fit import fit_public  # noqa: E402
-from tacit.wall import alias, lattice, random  # noqa: E402
 
 SETTINGS = {
     "a": (1.0, 1e-5, 256 / 60000, 3516),

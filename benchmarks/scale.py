@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import tacit
+from tacit.engine import Runner, disk, random
 from tacit.ledger import Ledger
-from tacit.wall import Door, disk, random
 
 COLUMNS, SUBSET, GROUPS = 20, 256, 8
 HIDDEN = {"network": 256, "wide network": 1200}
@@ -83,38 +83,38 @@ def write(folder: Path, count: int) -> None:
     (folder / "x.partial").rename(folder / "x.npy")
 
 
-def programs(door: Door, start: Any) -> dict[str, Callable[[int], float]]:
-    """Give functions from a round's number to microseconds a step."""
-    fetch = door._fetch
+def programs(runner: Runner, start: Any) -> dict[str, Callable[[int], float]]:
+    """Return functions from a round's number to microseconds a step."""
+    fetch = runner._fetch
     assert fetch is not None
     steps = GROUPS * fetch.together
 
     def ahead(turn: int) -> float:
         began = time.perf_counter()
-        door._advance(start, turn * steps, (turn + 1) * steps)
+        runner._advance(start, turn * steps, (turn + 1) * steps)
         return (time.perf_counter() - began) / steps * 1e6
 
     def device(turn: int) -> float:
-        given, _ = fetch._group(door._stream, turn * steps, (turn + 1) * steps, 0, 0)
+        given, _ = fetch._group(runner._stream, turn * steps, (turn + 1) * steps, 0, 0)
         began = time.perf_counter()
         state = start
         for i in range(GROUPS):
             first = i * fetch.together
-            state = fetch.programs[0](state, first, first + fetch.together, given, door._stream, door._key)
+            state = fetch.programs[0](state, first, first + fetch.together, given, runner._stream, runner._key)
         jax.block_until_ready(state)
         return (time.perf_counter() - began) / steps * 1e6
 
-    subsets = jax.jit(lambda secret, steps: door._step.draw(secret, steps)[1])
+    subsets = jax.jit(lambda secret, steps: runner._step.draw(secret, steps)[1])
 
     def drawn(turn: int) -> float:
         numbers = turn * steps + np.arange(fetch.together, dtype=np.int32)
         began = time.perf_counter()
-        jax.block_until_ready(subsets(door._stream, numbers))
+        jax.block_until_ready(subsets(runner._stream, numbers))
         return (time.perf_counter() - began) / fetch.together * 1e6
 
     def gathered(turn: int) -> float:
         # Not the records that were fetched just now: their pages would be in the processor's cache.
-        places = np.asarray(subsets(door._stream, 500_000 + turn * steps + np.arange(fetch.together, dtype=np.int32)))
+        places = np.asarray(subsets(runner._stream, 500_000 + turn * steps + np.arange(fetch.together, dtype=np.int32)))
         began = time.perf_counter()
         mine = places.reshape(-1)
         slots = np.flatnonzero(mine < fetch.stored.count)
@@ -127,14 +127,14 @@ def programs(door: Door, start: Any) -> dict[str, Callable[[int], float]]:
             os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         fetch._cold = True
         began = time.perf_counter()
-        door._advance(start, turn * steps, turn * steps + fetch.together)
+        runner._advance(start, turn * steps, turn * steps + fetch.together)
         return (time.perf_counter() - began) / fetch.together * 1e6
 
     return {"fetched": ahead, "device": device, "drawn": drawn, "gathered": gathered, "cold": cold}
 
 
 def peak() -> str:
-    """Give the most memory that was resident so far, files included."""
+    """Return the most memory that was resident so far, files included."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return f"{int(line.split()[1]) / 1e6:.2f} GB"
 
@@ -171,9 +171,9 @@ def main() -> None:
             for name, method in methods.items():
                 mechanism = tacit.Mechanism(rate=SUBSET / n, clip=5.0, noise_multiplier=1.3, steps=10**6)
                 facts = {"ledgers": [Ledger()], "run": "bench", "kind": "fit", "title": name, "simulation": True}
-                door = Door(method, data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
+                runner = Runner(method, data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
                 start = jax.tree.map(jnp.asarray, method.init(jax.random.key(0)))
-                for kind, program in programs(door, start).items():
+                for kind, program in programs(runner, start).items():
                     all_programs[name, row, kind] = program
         before = peak()
         for turn in range(options.rounds + 1):

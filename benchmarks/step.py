@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import tacit
-from tacit import wall
+from tacit import engine
+from tacit.engine import alias, random, sample
 from tacit.types import Array, Key, Record, State
-from tacit.wall import alias, random, sample
 
 COLUMNS, SUBSET, STEPS = 100, 256, 4096
 
@@ -46,36 +46,36 @@ def method() -> tacit.Method:
 
 
 def private(data: tacit.PrivateData, count: int) -> Callable[[], object]:
-    """Give the wall's private steps."""
+    """Return the wall's private steps."""
     mechanism = tacit.Mechanism(rate=SUBSET / count, clip=5.0, noise_multiplier=1.3, steps=10**6)
     facts: dict[str, Any] = {"ledgers": (), "run": "bench", "kind": "fit", "title": "bench", "simulation": True}
-    door = wall.Door(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
-    return lambda: door.advance(jnp.zeros(COLUMNS), 0, STEPS)
+    runner = engine.Runner(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
+    return lambda: runner.advance(jnp.zeros(COLUMNS), 0, STEPS)
 
 
 def whole(data: tacit.PrivateData, count: int, steps: int, simulation: bool) -> Callable[[], object]:
-    """Give a whole run, with the fingerprints that tie its noise to the program; a simulation takes none."""
+    """Return a whole run, with the fingerprints that tie its noise to the program; a simulation takes none."""
     mechanism = tacit.Mechanism(rate=SUBSET / count, clip=5.0, noise_multiplier=1.3, steps=steps)
     facts: dict[str, Any] = {"ledgers": (), "run": "bench", "kind": "fit", "title": "bench", "simulation": simulation}
-    door = wall.Door(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
+    runner = engine.Runner(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
 
     def run() -> State:
         state: State = jnp.zeros(COLUMNS)
-        for first in range(0, steps, door.segment):
-            state = door.advance(state, first, min(first + door.segment, steps))
+        for first in range(0, steps, runner.segment):
+            state = runner.advance(state, first, min(first + runner.segment, steps))
         return state
 
     return run
 
 
 def chunk(data: tacit.PrivateData) -> int:
-    """Give the number of records that the wall takes at once."""
+    """Return the number of records that the wall takes at once."""
     mechanism = tacit.Mechanism(SUBSET / 60000, 5.0, 1.3, STEPS)
-    return wall._Step(method(), data, mechanism, jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)).chunk
+    return engine._Step(method(), data, mechanism, jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)).chunk
 
 
 def public(records: dict[str, Array], count: int, chunk: int, drawn: bool) -> Callable[[], object]:
-    """Give the compiled non-private segment; ``drawn`` says whether it draws its subsets or is given them."""
+    """Return the compiled non-private segment; ``drawn`` says whether it draws its subsets or is given them."""
     rate = SUBSET / count
     room = sample.room(count, rate)
     width = -(-room // chunk) * chunk
@@ -117,7 +117,7 @@ def public(records: dict[str, Array], count: int, chunk: int, drawn: bool) -> Ca
 
 
 def quick(records: dict[str, Array], count: int) -> Callable[[], object]:
-    """Give the compiled non-private segment on subsets of a fixed size, drawn in the cheapest way."""
+    """Return the compiled non-private segment on subsets of a fixed size, drawn in the cheapest way."""
 
     def one(i: Array, carry: tuple[Array, Any, dict[str, Array]]) -> tuple[Array, Any, dict[str, Array]]:
         w, key, records = carry

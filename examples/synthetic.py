@@ -20,7 +20,7 @@ copies = posterior.synthesize(20000, copies=20, key=jax.random.key(1))
 
 
 def effect(table):
-    """Give how much oftener emergencies are readmitted than others, and the variance of that."""
+    """Return how much oftener emergencies are readmitted than others, and the variance of that."""
     again, urgent = table["readmitted"] == "yes", table["emergency"] == "yes"
     shares = np.array([again[urgent].mean(), again[~urgent].mean()])
     return shares[0] - shares[1], np.sum(shares * (1 - shares) / [urgent.sum(), (~urgent).sum()])

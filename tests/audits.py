@@ -30,7 +30,7 @@ CANARIES = 1000
 
 
 def extreme(name: str) -> dict[str, Any]:
-    """Give the records of a method's row, their numbers ten times as large if it takes them: most reach the clip."""
+    """Return the records of a method's row, their numbers ten times as large if it takes them: most reach the clip."""
     records = TABLE[name].records
     large = {**records, numbers(name): 10 * records[numbers(name)]}
     method = TABLE[name].make()(plan(PrivateData(records)))

@@ -18,9 +18,9 @@ import pytest
 from jax._src import compiler
 
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import QUICK_OPTIONS, Runner, _known, random
 from tacit.ledger import Ledger
 from tacit.types import Method
-from tacit.wall import QUICK_OPTIONS, Door, _known, random
 from tacit.wall.data import PrivateData
 
 # Tracing makes very many small objects that live on: cycles among them are looked for less often.
@@ -42,11 +42,11 @@ LONG = (
     *("tests/test_audit", "tests/test_auto", "tests/test_distribute", "tests/test_effects"),
     *("tests/test_estimators", "tests/test_examples", "tests/test_formula", "tests/test_plots", "tests/test_posterior"),
     *("tests/test_properties", "tests/test_recalibrate", "tests/test_rehearse", "tests/test_select"),
-    *("tests/test_synthetic", "tests/test_topics", "tests/wall/test_disk"),
-    "tests/wall/test_places.py::test_no_place_matters_here",
-    "tests/wall/test_places.py::test_no_place_matters_with_fewer_instructions",
+    *("tests/test_synthetic", "tests/test_topics", "tests/engine/test_disk"),
+    "tests/engine/test_places.py::test_no_place_matters_here",
+    "tests/engine/test_places.py::test_no_place_matters_with_fewer_instructions",
     "tests/test_system.py::test_the_ledger_with_the_locks_of_windows",
-    *("tests/wall/test_precision", "tests/wall/test_rewrite", "tests/wall/test_rows"),
+    *("tests/wall/test_precision", "tests/engine/test_rewrite", "tests/engine/test_rows"),
     "tests/wall/test_units",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[much noise]",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[one number]",
@@ -76,23 +76,23 @@ LONG = (
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[secret",
     "tests/test_fit.py::test_anything_changed_is_charged_again_under_new_noise[start",
     "tests/test_fit.py::test_kills_at_random_moments_change_nothing",
-    "tests/wall/test_alias.py::test_every_draw_is_that_of_128_bits",
-    "tests/wall/test_alias.py::test_tables_are_combined_as_they_are_drawn",
-    "tests/wall/test_clip.py::test_no_record_with_factors_exceeds_its_share",
-    "tests/wall/test_outer.py::test_equinox_and_stax",
-    "tests/wall/test_outer.py::test_no_array_holds_every_record_s_product",
-    "tests/wall/test_outer.py::test_taken_apart_or_not_the_sum_is_the_same",
-    "tests/wall/test_outer.py::test_the_memory_of_a_step_does_not_follow_the_records",
-    "tests/wall/test_outer.py::test_weights_of_dense_layers",
-    "tests/wall/test_sample.py::test_empty_subsets_happen_as_often_as_they_should",
-    "tests/wall/test_sample.py::test_large_data_margins",
-    "tests/wall/test_sample.py::test_neighbouring_halves_are_independent",
-    "tests/wall/test_sample.py::test_rate_one_takes_everyone",
-    "tests/wall/test_sample.py::test_small_data_single_pairs_and_sizes",
-    "tests/wall/test_sample.py::test_subsets_belong_to_their_step",
-    "tests/wall/test_step.py::test_given_the_words_of_the_step_noise_and_subsets_are_those_it_draws",
-    "tests/wall/test_step.py::test_however_many_steps_words_are_given_for_the_bits_are_the_same[1]",
-    "tests/wall/test_step.py::test_however_many_steps_words_are_given_for_the_bits_are_the_same[2]",
+    "tests/engine/test_alias.py::test_every_draw_is_that_of_128_bits",
+    "tests/engine/test_alias.py::test_tables_are_combined_as_they_are_drawn",
+    "tests/engine/test_clip.py::test_no_record_with_factors_exceeds_its_share",
+    "tests/engine/test_outer.py::test_equinox_and_stax",
+    "tests/engine/test_outer.py::test_no_array_holds_every_record_s_product",
+    "tests/engine/test_outer.py::test_taken_apart_or_not_the_sum_is_the_same",
+    "tests/engine/test_outer.py::test_the_memory_of_a_step_does_not_follow_the_records",
+    "tests/engine/test_outer.py::test_weights_of_dense_layers",
+    "tests/engine/test_sample.py::test_empty_subsets_happen_as_often_as_they_should",
+    "tests/engine/test_sample.py::test_large_data_margins",
+    "tests/engine/test_sample.py::test_neighbouring_halves_are_independent",
+    "tests/engine/test_sample.py::test_rate_one_takes_everyone",
+    "tests/engine/test_sample.py::test_small_data_single_pairs_and_sizes",
+    "tests/engine/test_sample.py::test_subsets_belong_to_their_step",
+    "tests/engine/test_step.py::test_given_the_words_of_the_step_noise_and_subsets_are_those_it_draws",
+    "tests/engine/test_step.py::test_however_many_steps_words_are_given_for_the_bits_are_the_same[1]",
+    "tests/engine/test_step.py::test_however_many_steps_words_are_given_for_the_bits_are_the_same[2]",
 )
 """Where the names of tests begin that ``make quick`` leaves out; tests/test_mutants.py says what it must keep."""
 
@@ -110,9 +110,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
-def _open_door(method: Method, data: PrivateData, mechanism: Mechanism, seed: int = 1, **facts: Any) -> Door:
+def _open_runner(method: Method, data: PrivateData, mechanism: Mechanism, seed: int = 1, **facts: Any) -> Runner:
     facts = {"ledgers": [Ledger()], "run": "test", "kind": "fit", "title": "test", "simulation": True} | facts
-    return Door(method, data, mechanism, secret=random.fixed(seed), key=jax.random.key(0), **facts)
+    return Runner(method, data, mechanism, secret=random.fixed(seed), key=jax.random.key(0), **facts)
 
 
 def _recorder(steps: int) -> Method:
@@ -126,9 +126,9 @@ def _recorder(steps: int) -> Method:
 
 
 @pytest.fixture(scope="session")
-def open_door() -> Callable[..., Door]:
-    """Open a Door with a fixed secret: open_door(method, data, mechanism, seed=1, ledgers=[...], ...)."""
-    return _open_door
+def open_runner() -> Callable[..., Runner]:
+    """Open a Runner with a fixed secret: open_door(method, data, mechanism, seed=1, ledgers=[...], ...)."""
+    return _open_runner
 
 
 @pytest.fixture(scope="session")

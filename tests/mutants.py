@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 NEIGHBOURS, EVERY, FIT = "tests/privacy/test_neighbours.py", "tests/test_every_method.py", "tests/test_fit.py"
 LEDGER, ANCHORS, FAULTS = "tests/test_ledger.py", "tests/test_anchors.py", "tests/test_faults.py"
 CERTIFICATE = "tests/test_certificate.py"
-WALL = "wall/__init__.py"
+WALL = "engine/__init__.py"
 BORDER, ACCOUNTING = "tests/privacy/test_border.py", "tests/test_accounting.py"
 
 LEFT_OUT = (
@@ -220,7 +220,7 @@ MUTANTS = [
         WALL,
         "        included = jnp.sum(subsets[row] < count)\n",
         "        included = jnp.minimum(jnp.sum(subsets[row] < count), self.chunk)\n",
-        ("tests/wall/test_own.py::test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot",),
+        ("tests/engine/test_own.py::test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot",),
     ),
     Mutant(
         "subsets kept for several steps",
@@ -240,18 +240,18 @@ MUTANTS = [
     Mutant(
         "the prior's gradient in every contribution, and in the update",
         "methods/vi.py",
-        "                return reading.record_term({**state.params, **direct}, reading.constrain(w), record, own)\n",
+        "                return reading.record_term({**state.params, **direct}, reading.constrain(w), record, record_key)\n",
         "                values = reading.constrain(w)\n"
-        "                term = reading.record_term({**state.params, **direct}, values, record, own)\n"
+        "                term = reading.record_term({**state.params, **direct}, values, record, record_key)\n"
         "                return term + reading.log_prior({**state.params, **direct}, values)\n",
         (f"{EVERY}::test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo[vi, logistic regression]",),
     ),
     Mutant(
         "NaN poisons the sum: all its coordinates count as the largest number",
-        "wall/clip.py",
+        "engine/clip.py",
         "jnp.rint(jnp.where(valid, numbers, 0))",
         "jnp.rint(jnp.where(valid, numbers, radius))",
-        ("tests/wall/test_clip.py::test_one_value_that_is_not_finite_makes_the_row_zero_and_no_other",),
+        ("tests/engine/test_clip.py::test_one_value_that_is_not_finite_makes_the_row_zero_and_no_other",),
     ),
     Mutant(
         "replace-one sensitivity with an add-remove accountant",
@@ -284,8 +284,8 @@ MUTANTS = [
     Mutant(
         "one step fewer certified than taken",
         "ledger.py",
-        "        steps = sum(look.steps for look in of_run)\n",
-        "        steps = sum(look.steps for look in of_run) - 1\n",
+        "        steps = sum(charge.steps for charge in of_run)\n",
+        "        steps = sum(charge.steps for charge in of_run) - 1\n",
         (f"{LEDGER}::test_runs_count_repeated_steps",),
     ),
     Mutant(
@@ -297,38 +297,40 @@ MUTANTS = [
     ),
     Mutant(
         "a seeded key in a real run",
-        "wall/random.py",
+        "engine/random.py",
         "    return from_bytes(os.urandom(LENGTH))\n",
         "    return fixed(0)\n",
-        ("tests/wall/test_random.py::test_fresh_keys_are_the_operating_systems_32_bytes",),
+        ("tests/engine/test_random.py::test_fresh_keys_are_the_operating_systems_32_bytes",),
     ),
     Mutant(
         "the same words in every part of a step",
-        "wall/random.py",
+        "engine/random.py",
         "            _write(cipher, 2 * start, row[start:stop])\n",
         "            _write(cipher, 0, row[start:stop])\n",
-        ("tests/wall/test_random.py::test_the_words_of_openssl_are_the_counter_mode_of_aes",),
+        ("tests/engine/test_random.py::test_the_words_of_openssl_are_the_counter_mode_of_aes",),
     ),
     Mutant(
         "the tag of the cipher left among the words",
-        "wall/random.py",
+        "engine/random.py",
         "            row[cut:stop] = spare[: stop - cut]\n",
         "",
-        ("tests/wall/test_random.py::test_the_words_of_openssl_are_the_counter_mode_of_aes",),
+        ("tests/engine/test_random.py::test_the_words_of_openssl_are_the_counter_mode_of_aes",),
     ),
     Mutant(
         "records of a smaller last chunk counted as often as a whole one has places",
         WALL,
         "        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, len(present)), add_one, lows)\n",
         "        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, self.chunk), add_one, lows)\n",
-        ("tests/wall/test_outer.py::test_with_a_smaller_last_chunk_sums_are_what_they_are_without",),
+        ("tests/engine/test_outer.py::test_with_a_smaller_last_chunk_sums_are_what_they_are_without",),
     ),
     Mutant(
         "a smaller last chunk, whatever it does to contributions",
         WALL,
         "        self.tail = self.tail if same else 0\n",
         "",
-        ("tests/wall/test_outer.py::test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribution",),
+        (
+            "tests/engine/test_outer.py::test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribution",
+        ),
     ),
     Mutant(
         "a user's seed makes the noise, and the certificate does not say so",
@@ -340,9 +342,9 @@ MUTANTS = [
     Mutant(
         "a record's own draw kept across steps (memory of a record)",
         WALL,
-        "        return random.fold_in(jax.random.split(secret, 1)[0], steps) if self.method.own else None\n",
-        "        return random.fold_in(jax.random.split(secret, 1)[0], 0 * steps) if self.method.own else None\n",
-        ("tests/wall/test_own.py::test_no_two_keys_of_a_run_are_the_same",),
+        "        return random.fold_in(jax.random.split(secret, 1)[0], steps) if self.method.per_record_key else None\n",
+        "        return random.fold_in(jax.random.split(secret, 1)[0], 0 * steps) if self.method.per_record_key else None\n",
+        ("tests/engine/test_own.py::test_no_two_keys_of_a_run_are_the_same",),
     ),
     Mutant(
         "a number without noise beside the release (a loss)",
@@ -356,10 +358,10 @@ MUTANTS = [
     Mutant(
         "the ledger's line after the look",
         WALL,
-        "        for ledger in self._ledgers:\n            ledger.charge(look)\n        if self._shards:\n",
+        "        for ledger in self._ledgers:\n            ledger.charge(charge)\n        if self._shards:\n",
         "        state = self._advance(state, first, stop)\n        for ledger in self._ledgers:\n"
-        "            ledger.charge(look)\n        return state\n        if self._shards:\n",
-        ("tests/wall/test_step.py::test_the_ledger_is_charged_before_words_are_drawn",),
+        "            ledger.charge(charge)\n        return state\n        if self._shards:\n",
+        ("tests/engine/test_step.py::test_the_ledger_is_charged_before_words_are_drawn",),
     ),
     Mutant(
         "the ledger's line is not synced to the disk",
@@ -399,8 +401,8 @@ MUTANTS = [
     Mutant(
         "a ledger is compared with its anchor when it is opened, and not when a look is charged",
         "ledger.py",
-        "            self._compare()\n            self._belongs(look.mechanism.adjacency, look.unit)\n",
-        "            self._belongs(look.mechanism.adjacency, look.unit)\n",
+        "            self._compare()\n            self._belongs(charge.mechanism.adjacency, charge.unit)\n",
+        "            self._belongs(charge.mechanism.adjacency, charge.unit)\n",
         (f"{ANCHORS}::test_a_ledger_that_was_opened_before_its_file_went_back_charges_nothing",),
     ),
     Mutant(
@@ -473,14 +475,14 @@ MUTANTS = [
     Mutant(
         "one secret makes the same noise for other records",
         WALL,
-        "        self._stream = self._secret if self._look.simulation else random.from_bytes(stream)\n",
+        "        self._stream = self._secret if self._charge.simulation else random.from_bytes(stream)\n",
         "        self._stream = self._secret\n",
         (f"{FIT}::test_other_data_never_meet_the_same_noise_under_a_copied_secret",),
     ),
     Mutant(
         "a changed checkpoint is gone on from under the old key",
         "fit.py",
-        "            replays, origin = seal == door.seal(sealed), hashlib.sha256(sealed).digest()\n",
+        "            replays, origin = seal == runner.seal(sealed), hashlib.sha256(sealed).digest()\n",
         "            replays, origin = True, hashlib.sha256(sealed).digest()\n",
         (
             f"{FAULTS}::test_no_look_is_lost_or_free[secret deleted-in the middle]",
@@ -538,10 +540,10 @@ MUTANTS = [
     ),
     Mutant(
         "records are columns of matrix products",
-        "wall/rewrite.py",
-        "        if own == [False, True] and not batches[0]:\n",
-        "        if not own:\n",
-        ("tests/wall/test_places.py::test_records_are_rows_of_the_left_factor[right]",),
+        "engine/rewrite.py",
+        "        if batched == [False, True] and not batches[0]:\n",
+        "        if not batched:\n",
+        ("tests/engine/test_places.py::test_records_are_rows_of_the_left_factor[right]",),
     ),
     Mutant(
         "the secret stays when the run has ended",
@@ -552,45 +554,45 @@ MUTANTS = [
     ),
     Mutant(
         "no allowance for rounding in the clip",
-        "reference/clip.py",
+        "wall/clip.py",
         "    share = (1 - math.sqrt(dimension) / (2 * radius)) / (1 + (additions(dimension) + 16) * UNIT_ROUNDOFF)\n",
         "    share = 1.0\n",
-        ("tests/wall/test_clip.py::test_no_row_exceeds_other_radii",),
+        ("tests/engine/test_clip.py::test_no_row_exceeds_other_radii",),
     ),
     Mutant(
         "less noise than asked for: the radius rounded up",
-        "reference/samplers.py",
+        "wall/samplers.py",
         "    largest = math.isqrt(math.floor(shares * Fraction(RHO_SQUARED) / sigma**2))\n",
         "    largest = math.isqrt(math.floor(shares * Fraction(RHO_SQUARED) / sigma**2)) + 1\n",
-        ("tests/wall/test_lattice.py::test_the_radius_is_the_largest_safe_one",),
+        ("tests/engine/test_lattice.py::test_the_radius_is_the_largest_safe_one",),
     ),
     Mutant(
         "contributions 5% longer than the clip",
-        "wall/clip.py",
+        "engine/clip.py",
         "    return radius * jnp.minimum(1, jnp.float32(share) / jnp.sqrt(squares))\n",
         "    return radius * jnp.minimum(1, jnp.float32(1.05 * share) / jnp.sqrt(squares))\n",
         (f"{NEIGHBOURS}::test_no_neighbour_is_further_away_than_the_radius[five numbers]",),
     ),
     Mutant(
         "nothing of the clip kept for what float32 errs within a block of records",
-        "wall/clip.py",
+        "engine/clip.py",
         "        relative = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)\n",
         "        relative = 0.0\n",
-        ("tests/wall/test_clip.py::test_what_thin_products_take",),
+        ("tests/engine/test_clip.py::test_what_thin_products_take",),
     ),
     Mutant(
         "the rate of the subsets rounded to float32",
-        "reference/samplers.py",
+        "wall/samplers.py",
         "    stay = Fraction(1) - Fraction(rate)\n",
         "    stay = Fraction(1) - Fraction(float(np.float32(rate)))\n",
-        ("tests/wall/test_sample.py::test_the_rate_is_the_floats_exact_value",),
+        ("tests/engine/test_sample.py::test_the_rate_is_the_floats_exact_value",),
     ),
     Mutant(
         "noise from 32 bits a draw: what was cut off is not drawn",
-        "wall/alias.py",
+        "engine/alias.py",
         "    return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), settle, carry)[0]\n",
         "    return blocks\n",
-        ("tests/wall/test_alias.py::test_what_is_cut_off_is_parted_by_96_more_bits_to_the_last_unit",),
+        ("tests/engine/test_alias.py::test_what_is_cut_off_is_parted_by_96_more_bits_to_the_last_unit",),
     ),
     Mutant(
         "shapes follow the private number of records",
@@ -790,28 +792,28 @@ MUTANTS = [
     ),
     Mutant(
         "noise does not depend on what the program does",
-        "wall/__init__.py",
+        "engine/__init__.py",
         '        tag = f"{self.tag} {segment} {chain.hex()}"\n',
         '        tag = f"{self.tag} {segment}"\n',
         ("tests/privacy/test_border.py::test_noise_does_not_cancel_even_if_the_tag_is_wrong",),
     ),
     Mutant(
         "the fingerprint is that of the first state",
-        "wall/__init__.py",
+        "engine/__init__.py",
         "        if now_and_then or not before or",
         "        if not before or",
         ("tests/privacy/test_border.py::test_noise_does_not_cancel_where_programs_part_late",),
     ),
     Mutant(
         "settings of JAX are not in the tag",
-        "wall/__init__.py",
+        "engine/__init__.py",
         "system.cores(), _processor(), _configuration()]",
         "system.cores(), _processor()]",
         ("tests/privacy/test_border.py::test_settings_of_jax_are_in_the_tag",),
     ),
     Mutant(
         "every place counts as alike",
-        "wall/__init__.py",
+        "engine/__init__.py",
         "        alike = all(self._same(here, state, key, _turned(self.chunk, turn)) for"
         " turn in (1, self.chunk // 2 + 1))\n",
         "        alike = True\n",
@@ -819,28 +821,28 @@ MUTANTS = [
     ),
     Mutant(
         "places are not looked at later",
-        "wall/__init__.py",
+        "engine/__init__.py",
         "        return digest.digest(), not thorough or",
         "        return digest.digest(), True or not thorough or",
         ("tests/privacy/test_border.py::test_a_contribution_that_depends_on_its_place_later_releases_nothing",),
     ),
     Mutant(
         "files may change while steps are taken",
-        "wall/disk.py",
+        "engine/disk.py",
         "        # Before anything leaves: what was read is what was hashed.\n        self.stored.unchanged()\n",
         "",
         ("tests/privacy/test_border.py::test_a_file_that_changes_while_steps_are_taken_releases_nothing",),
     ),
     Mutant(
         "a primitive is trusted by its name",
-        "wall/independence.py",
+        "engine/independence.py",
         "        if equation.primitive not in TRUSTED:  # a name alone can be anyone's\n            return _unknown\n",
         "",
-        ("tests/wall/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
+        ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
     Mutant(
         "any loop counts as frozen",
-        "wall/independence.py",
+        "engine/independence.py",
         "        facts = equation.params\n"
         '        test, body = facts["cond_jaxpr"].jaxpr, facts["body_jaxpr"].jaxpr\n'
         "        ahead",
@@ -848,48 +850,48 @@ MUTANTS = [
         "        facts = equation.params\n"
         '        test, body = facts["cond_jaxpr"].jaxpr, facts["body_jaxpr"].jaxpr\n'
         "        ahead",
-        ("tests/wall/test_independence.py::test_a_loop_that_is_not_frozen_is_found_beside_one_that_is",),
+        ("tests/engine/test_independence.py::test_a_loop_that_is_not_frozen_is_found_beside_one_that_is",),
     ),
     Mutant(
         "what has no rule counts as apart",
-        "wall/independence.py",
+        "engine/independence.py",
         "def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:\n"
         "    return [MIXED] * len(equation.outvars)\n",
         "def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:\n"
         "    return [_join_all(inputs)] * len(equation.outvars)\n",
-        ("tests/wall/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
+        ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
     Mutant(
         "draws that see the batch are trusted",
-        "wall/independence.py",
+        "engine/independence.py",
         'TRUSTED_KEYS = ("fry", "chacha20")\n',
         'TRUSTED_KEYS = ("",)\n',
-        ("tests/wall/test_independence.py::test_an_rbg_key_becomes_one_whose_draws_do_not_see_the_batch",),
+        ("tests/engine/test_independence.py::test_an_rbg_key_becomes_one_whose_draws_do_not_see_the_batch",),
     ),
     Mutant(
         "a program that mixes records is compiled",
-        "wall/__init__.py",
+        "engine/__init__.py",
         "        if self.alike and not independence.apart(closed, kinds, size):\n",
         "        if False:\n",
-        ("tests/wall/test_independence.py::test_a_rule_for_batches_gets_one_record_at_a_time",),
+        ("tests/engine/test_independence.py::test_a_rule_for_batches_gets_one_record_at_a_time",),
     ),
     Mutant(
         "a method is traced again for the step",
-        "wall/__init__.py",
-        "        if (size, own is None) not in self._traced:\n",
+        "engine/__init__.py",
+        "        if (size, record_key is None) not in self._traced:\n",
         "        if True:\n",
-        ("tests/wall/test_independence.py::test_what_was_checked_is_what_is_compiled",),
+        ("tests/engine/test_independence.py::test_what_was_checked_is_what_is_compiled",),
     ),
     Mutant(
         "call-backs of a batching rule are not seen",
-        "wall/__init__.py",
+        "engine/__init__.py",
         "        if calls := trace.contents(closed)[1]:\n",
         "        if calls := set():\n",
-        ("tests/wall/test_independence.py::test_a_call_out_of_a_rule_for_batches_is_refused",),
+        ("tests/engine/test_independence.py::test_a_call_out_of_a_rule_for_batches_is_refused",),
     ),
     Mutant(
         "records that do not fit are counted",
-        "wall/clip.py",
+        "engine/clip.py",
         "    finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite\n"
         "    finite = finite if fits is None else finite & fits\n",
         "    finite = squares < jnp.inf  # false for NaN too; a norm beyond float32 counts as infinite\n",
@@ -911,7 +913,7 @@ MUTANTS = [
     ),
     Mutant(
         "records are converted into a file that somebody planted",
-        "wall/disk.py",
+        "engine/disk.py",
         '    with os.fdopen(system.create(partial, 0o600), "wb") as out:\n',
         '    with open(partial, "wb") as out:\n',
         (f"{BORDER}::test_records_are_written_to_no_file_that_somebody_planted",),
@@ -1040,7 +1042,7 @@ def edited(mutant: Mutant) -> str:
 
 
 def hunt(mutant: Mutant) -> tuple[str, float]:
-    """Give the test that found the mutant, or what happened instead; and the processor seconds it took."""
+    """Return the test that found the mutant, or what happened instead; and the processor seconds it took."""
     with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "out", "w+", encoding="utf-8") as out:
         environment = {**os.environ, "PYTHONPATH": str(plant(mutant, Path(folder)))}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *mutant.tests]

@@ -1,6 +1,6 @@
 """The reviewer's list in docs/wall.md: ``python -m tests.reviewers_list`` prints it, from what the reference imports.
 
-Modules are followed from ``tacit.reference.door`` through every import in their source, inside of functions too. A
+Modules are followed from ``tacit.wall.reference`` through every import in their source, inside of functions too. A
 package's own file counts only where something is imported from it by name: what else stands in it takes no part, which
 tests/test_reference.py shows by a run in which those files are empty.
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 import tacit
 
 SOURCE = Path(tacit.__file__).parent
-FIRST = "tacit.reference.door"
-STEP = ("tacit.reference.",)
+FIRST = "tacit.wall.reference"
+STEP = tuple(f"tacit.wall.{name}" for name in ("clip", "keys", "reference", "samplers", "step", "streams"))
 """The private step itself, with its samplers and its noise."""
 SEALED = ("tacit.wall.",)
 """How records are sealed, and what is refused before the first look."""

@@ -39,25 +39,25 @@ def written(steps: int) -> tacit.Method:
 
 
 def released() -> np.ndarray:
-    """Give what a few simulated steps release."""
+    """Return what a few simulated steps release."""
     import jax
     import jax.numpy as jnp
 
+    from tacit.engine import Runner, random
     from tacit.ledger import Ledger
-    from tacit.wall import Door, random
 
     data = tacit.distribute.seal(part, shards=4, size=160)
     facts: dict[str, Any] = {"ledgers": [Ledger()], "run": "test", "kind": "fit", "title": "test"}
     secret = random.fixed(1)
-    door = Door(written(STEPS), data, MECHANISM, secret=secret, key=jax.random.key(0), simulation=True, **facts)
-    return np.asarray(door.advance((jnp.int32(0), jnp.zeros((STEPS, 3))), 0, STEPS)[1])
+    runner = Runner(written(STEPS), data, MECHANISM, secret=secret, key=jax.random.key(0), simulation=True, **facts)
+    return np.asarray(runner.advance((jnp.int32(0), jnp.zeros((STEPS, 3))), 0, STEPS)[1])
 
 
 def fitted(folder: Path, kill: bool) -> tacit.Posterior:
     """Fit; process 1 may die in the middle, after the ledger line of a segment and before its records are read."""
     import jax
 
-    from tacit.wall import shards
+    from tacit.engine import shards
 
     if kill and jax.process_index() == 1:
         calls = iter(range(100))

@@ -18,7 +18,7 @@ import numpyro
 import numpyro.distributions as dist
 
 import tacit
-from tacit.wall import Door
+from tacit.engine import Runner
 
 STEPS = 1_000_000
 
@@ -30,7 +30,7 @@ def model(x: Any, y: Any = None) -> None:
 
 
 def resident() -> float:
-    """Give the memory of this process, in MB."""
+    """Return the memory of this process, in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 1e6
 
@@ -40,15 +40,15 @@ def main() -> int:
     x = generator.normal(size=(2000, 3)).astype(np.float32)
     y = (generator.random(2000) < 1 / (1 + np.exp(-x @ [1.0, -1.0, 0.5]))).astype(np.int32)
     seen: list[tuple[float, float]] = []
-    advance = Door.advance
+    advance = Runner.advance
 
-    def timed(door: Door, state: Any, first: int, stop: int) -> Any:
+    def timed(runner: Runner, state: Any, first: int, stop: int) -> Any:
         began = time.process_time()  # not the clock's time: others may use the machine
-        state = advance(door, state, first, stop)
+        state = advance(runner, state, first, stop)
         seen.append(((time.process_time() - began) / (stop - first) * 1e6, resident()))
         return state
 
-    Door.advance = timed  # type: ignore[method-assign]
+    Runner.advance = timed  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         data = tacit.PrivateData({"x": x, "y": y}, size=2000, ledger=Path(folder) / "ledger.jsonl")
         budget = tacit.Budget(8.0, 1e-6)

@@ -22,7 +22,7 @@ from tacit.accounting.mechanism import Budget
 from tacit.anchors import RUN_ANCHOR, Anchor
 from tacit.certificate import Certificate, CertificateError
 from tacit.ledger import GENESIS, LedgerError, Line, canonical
-from tests.test_ledger import look, steps_on, total
+from tests.test_ledger import charge, steps_on, total
 
 BUDGET = Budget(1.0, 1e-6)
 SETTINGS: dict[str, Any] = {"rate": 0.5, "steps": 4, "clip": 1.0, "progress": False, "key": jax.random.key(0)}
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {"rate": 0.5, "steps": 4, "clip": 1.0, "progress": Fa
 
 @pytest.fixture(autouse=True)
 def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give every test a state folder of its own; returns where the anchors are."""
+    """Give every test a state folder of its own; return where the anchors are."""
     folder = tmp_path_factory.mktemp("state")
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     return folder / "tacit" / "anchors"
@@ -45,7 +45,7 @@ def charged(path: Path, *stops: int, **given: Any) -> list[bytes]:
     """Charge a run up to one step after the other; returns the file as it was after each."""
     book, copies = Ledger(path, **given), []
     for first, stop in zip((0, *stops), stops, strict=False):
-        book.charge(look(first, stop))
+        book.charge(charge(first, stop))
         copies.append(path.read_bytes())
     return copies
 
@@ -74,15 +74,15 @@ def test_an_older_copy_is_refused(path: Path) -> None:
         Ledger(path)
     assert path.read_bytes() == older
     path.write_bytes(newest)
-    assert Ledger(path).charge(look(60, 70)) is True
+    assert Ledger(path).charge(charge(60, 70)) is True
 
 
 def test_a_cap_is_not_won_back_by_an_older_copy(path: Path) -> None:
     charged(path, cap=Budget(total(100), 1e-5))
     older = path.read_bytes()
-    Ledger(path).charge(look(0, 100))
+    Ledger(path).charge(charge(0, 100))
     with pytest.raises(BudgetExceeded):
-        Ledger(path).charge(look(0, 100, run="run-2"))
+        Ledger(path).charge(charge(0, 100, run="run-2"))
     path.write_bytes(older)
     for act in (lambda: Ledger(path), lambda: Ledger(path, cap=Budget(total(100), 1e-5))):
         with pytest.raises(LedgerError, match="older copy"):
@@ -92,12 +92,12 @@ def test_a_cap_is_not_won_back_by_an_older_copy(path: Path) -> None:
 def test_a_ledger_that_was_opened_before_its_file_went_back_charges_nothing(path: Path) -> None:
     early = Ledger(path, adjacency="add-remove")
     older = path.read_bytes()
-    Ledger(path).charge(look(0, 50))
+    Ledger(path).charge(charge(0, 50))
     path.write_bytes(older)
     acts = (
-        lambda: early.charge(look(0, 50)),
+        lambda: early.charge(charge(0, 50)),
         lambda: early.note("checked", "nothing"),
-        lambda: early.afford(look().mechanism, "record"),
+        lambda: early.afford(charge().mechanism, "record"),
     )
     for act in acts:
         with pytest.raises(LedgerError, match="older copy"):
@@ -110,8 +110,8 @@ def test_an_older_copy_that_went_on_elsewhere_is_refused(path: Path, state: Path
     path.write_bytes(older)
     aside = state.rename(state.with_name("aside"))  # another user, or another machine
     charged_elsewhere = Ledger(path)
-    charged_elsewhere.charge(look(0, 10, run="run-2"))
-    charged_elsewhere.charge(look(10, 20, run="run-2"))
+    charged_elsewhere.charge(charge(0, 10, run="run-2"))
+    charged_elsewhere.charge(charge(10, 20, run="run-2"))
     shutil.rmtree(state)
     aside.rename(state)
     with pytest.raises(LedgerError, match=r"Line 3 of .* is not the one that was written"):
@@ -124,12 +124,12 @@ def test_a_ledger_ahead_of_its_anchor_goes_on(path: Path, state: Path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "_move_anchors", lambda book: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            Ledger(path).charge(look(50, 60))
+            Ledger(path).charge(charge(50, 60))
     book = Ledger(path)
     assert (book.anchored, len(book.lines)) == (2, 3)
-    assert book.charge(look(50, 60)) is False, "a replay: but records are read after it"
+    assert book.charge(charge(50, 60)) is False, "a replay: but records are read after it"
     assert book.anchored == 3
-    assert book.charge(look(60, 70)) is True
+    assert book.charge(charge(60, 70)) is True
     assert book.anchored == 4
 
 
@@ -141,7 +141,12 @@ def test_a_deleted_ledger_is_not_begun_anew(path: Path) -> None:
     charged(path, 50, cap=Budget(total(100), 1e-5))
     path.unlink()
     cap = Budget(9.0, 1e-5)
-    for act in (lambda: Ledger(path), lambda: Ledger(path, cap=cap), lambda: early.charge(look()), lambda: early.head):
+    for act in (
+        lambda: Ledger(path),
+        lambda: Ledger(path, cap=cap),
+        lambda: early.charge(charge()),
+        lambda: early.head,
+    ):
         with pytest.raises(LedgerError, match=r"had 2 lines and is gone.*accept-loss"):
             act()
         assert not path.exists()
@@ -151,16 +156,16 @@ def test_a_cap_that_nobody_spent_of_is_not_lost_with_its_file(path: Path) -> Non
     Ledger(path, cap=Budget(1e-6, 1e-5))
     path.unlink()
     with pytest.raises(LedgerError, match="had 1 lines and is gone"):
-        Ledger(path).charge(look())
+        Ledger(path).charge(charge())
     path.touch()
     with pytest.raises(LedgerError, match="had 1 lines and is gone or empty"):
-        Ledger(path).charge(look())
+        Ledger(path).charge(charge())
 
 
 def test_another_ledger_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
     charged(path, 50, cap=Budget(1.0, 1e-5))
     fresh = tmp_path / "fresh.jsonl"
-    Ledger(fresh, cap=Budget(1.0, 1e-5)).charge(look(0, 50))
+    Ledger(fresh, cap=Budget(1.0, 1e-5)).charge(charge(0, 50))
     os.replace(fresh, path)
     with pytest.raises(LedgerError, match="is another ledger than the one that is known, which had 2 lines"):
         Ledger(path)
@@ -168,8 +173,8 @@ def test_another_ledger_in_its_place_is_refused(path: Path, tmp_path: Path) -> N
 
 def test_two_ledgers_of_one_day_and_cap_are_two(tmp_path: Path) -> None:
     one, two = (Ledger(tmp_path / name, cap=Budget(1.0, 1e-5)) for name in ("one", "two"))
-    one.charge(look(0, 50))
-    assert two.charge(look(0, 50)) is True
+    one.charge(charge(0, 50))
+    assert two.charge(charge(0, 50)) is True
     assert one.lines[0].hash != two.lines[0].hash
     assert (one.anchored, two.anchored) == (2, 2)
 
@@ -182,10 +187,10 @@ def test_a_ledger_that_was_moved_goes_on(path: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "ledger.jsonl"
     moved.parent.mkdir()
     path.rename(moved)
-    assert Ledger(moved).charge(look(50, 60)) is True
+    assert Ledger(moved).charge(charge(50, 60)) is True
     assert steps_on(Ledger(moved)) == [(0, 50), (50, 60)]
     (tmp_path / "link").symlink_to(moved)
-    assert Ledger(tmp_path / "link").charge(look(60, 70)) is True
+    assert Ledger(tmp_path / "link").charge(charge(60, 70)) is True
     with pytest.raises(LedgerError, match="had 4 lines and is gone"):
         Ledger(path)
 
@@ -194,9 +199,9 @@ def test_of_two_copies_only_the_newest_goes_on(path: Path, tmp_path: Path) -> No
     charged(path, 50)
     copy = tmp_path / "copy.jsonl"
     shutil.copy(path, copy)
-    assert Ledger(copy).charge(look(50, 60)) is True
+    assert Ledger(copy).charge(charge(50, 60)) is True
     with pytest.raises(LedgerError, match="older copy"):
-        Ledger(path).charge(look(50, 60))
+        Ledger(path).charge(charge(50, 60))
 
 
 def test_two_copies_cannot_be_charged_at_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,11 +213,11 @@ def test_two_copies_cannot_be_charged_at_once(path: Path, tmp_path: Path, monkey
     def late(book: Ledger, file: int | None, bodies: Any) -> None:
         append(book, file, bodies)
         if book is mine:  # the copy is charged between this line and its anchor, under the lock of another file
-            Ledger(copy).charge(look(50, 70))
+            Ledger(copy).charge(charge(50, 70))
 
     monkeypatch.setattr(Ledger, "_append", late)
     with pytest.raises(LedgerError, match=r"Line 3 of .* is not the one that was written"):
-        mine.charge(look(50, 60))
+        mine.charge(charge(50, 60))
     known = Anchor.of(Ledger(copy).lines)
     assert known is not None
     assert known.head == anchors.at(path).head  # type: ignore[union-attr]
@@ -223,7 +228,7 @@ def test_another_machine_begins_with_what_it_is_given(path: Path, state: Path) -
     shutil.rmtree(state)
     path.write_bytes(newest)
     assert Ledger(path).anchored == 0
-    assert Ledger(path).charge(look(60, 70)) is True
+    assert Ledger(path).charge(charge(60, 70)) is True
     assert Ledger(path).anchored == 4
     path.write_bytes(older)
     with pytest.raises(LedgerError, match="older copy"):
@@ -233,7 +238,7 @@ def test_another_machine_begins_with_what_it_is_given(path: Path, state: Path) -
 def _charge_some(path: Path, name: str, count: int) -> None:
     book = Ledger(path)
     for first in range(count):
-        book.charge(look(first, first + 1, run=name))
+        book.charge(charge(first, first + 1, run=name))
         assert book.anchored >= len(book._lines)
 
 
@@ -277,7 +282,7 @@ def test_an_anchor_that_cannot_be_trusted_is_no_permission(path: Path, state: Pa
     with pytest.raises(LedgerError, match=r"not known whether .* is whole.*Restore it, or remove it"):
         Ledger(path)
     file.unlink()
-    assert Ledger(path).charge(look(50, 60)) is True
+    assert Ledger(path).charge(charge(50, 60)) is True
 
 
 def test_without_a_state_folder_the_certificate_says_so(
@@ -304,9 +309,9 @@ def test_a_full_disk_leaves_the_anchor_behind_and_no_worse(
 
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "write_whole", full)
-        assert Ledger(path).charge(look(50, 60)) is True
+        assert Ledger(path).charge(charge(50, 60)) is True
     assert Ledger(path).anchored == 2
-    assert Ledger(path).charge(look(60, 70)) is True
+    assert Ledger(path).charge(charge(60, 70)) is True
     assert Ledger(path).anchored == 4
     assert {file.suffix for file in state.iterdir()} <= {".json", ""}
 
@@ -319,7 +324,7 @@ def test_a_ledger_of_an_earlier_version_is_known_by_its_first_look(path: Path, t
         file.write_bytes(old)
     assert anchors.identity(Ledger(path).lines) == ""
     copies = charged(path, 50, 60)
-    Ledger(other).charge(look(0, 30, run="run-2"))  # the same header, and another ledger
+    Ledger(other).charge(charge(0, 30, run="run-2"))  # the same header, and another ledger
     assert (Ledger(path).anchored, Ledger(other).anchored) == (3, 2)
     for older in (old, copies[0]):
         path.write_bytes(older)
@@ -342,7 +347,7 @@ def test_a_loss_is_accepted_in_words_and_stays_on_the_ledger(path: Path) -> None
     book = Ledger.accept_loss(path, "The disk failed.")
     (loss,) = book.losses
     assert (loss.reason, loss.lost) == ("The disk failed.", "the ledger had 3 lines, and 2 of them were there")
-    assert Ledger(path).charge(look(50, 60)) is True
+    assert Ledger(path).charge(charge(50, 60)) is True
     assert Ledger(path).anchored == len(book.lines) == 4
     for wrong in (older, newest):  # neither the old history nor what was there before the loss was accepted
         path.write_bytes(wrong)
@@ -404,39 +409,39 @@ def test_the_command_line_shows_and_accepts(path: Path, capsys: pytest.CaptureFi
 def test_the_anchor_is_written_after_the_line_and_before_records_are_read(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, read = tmp_path / "run", tacit.wall.Door._advance
+    run, read = tmp_path / "run", tacit.engine.Runner._advance
     seen: list[int] = []
 
-    def spy(door: Any, *given: Any) -> Any:
+    def spy(runner: Any, *given: Any) -> Any:
         lines = path.read_bytes().count(b"\n")
         of_run = json.loads((run / RUN_ANCHOR).read_bytes())
         assert (Ledger(path).anchored, of_run["lines"], of_run["head"]) == (lines, lines, Ledger(path).head)
         seen.append(lines)
-        return read(door, *given)
+        return read(runner, *given)
 
-    monkeypatch.setattr(tacit.wall.Door, "_advance", spy)
+    monkeypatch.setattr(tacit.engine.Runner, "_advance", spy)
     fit(path, run)
     assert seen == [2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["the run's own", "the data's"])
+@pytest.mark.parametrize("private", [True, False], ids=["the run's own", "the data's"])
 def test_a_run_folder_is_an_anchor_without_a_state_folder(
-    path: Path, tmp_path: Path, state: Path, own: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, state: Path, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    file = run / "ledger.jsonl" if own else path
-    advance, copies = tacit.wall.Door._advance, []
+    file = run / "ledger.jsonl" if private else path
+    advance, copies = tacit.engine.Runner._advance, []
 
-    def dies(door: Any, *given: Any) -> Any:
+    def dies(runner: Any, *given: Any) -> Any:
         copies.append(file.read_bytes())
         if len(copies) == 3:
             raise KeyboardInterrupt
-        return advance(door, *given)
+        return advance(runner, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tacit.wall.Door, "_advance", dies)
+        patch.setattr(tacit.engine.Runner, "_advance", dies)
         with pytest.raises(KeyboardInterrupt):
-            fit(None if own else path, run)
+            fit(None if private else path, run)
     shutil.rmtree(state)
     (run / "checkpoint.npz").unlink()  # which would ask for the lines of its own steps
     older, newest = copies[1], copies[2]
@@ -445,10 +450,10 @@ def test_a_run_folder_is_an_anchor_without_a_state_folder(
         with pytest.raises(
             LedgerError, match=r"a ledger that had 4 lines, and .* lacks some of them. Restore its newest"
         ):
-            fit(None if own else path, run)
+            fit(None if private else path, run)
         assert file.exists() == (wrong is not None)
     file.write_bytes(newest)
-    assert fit(None if own else path, run).certificate is not None
+    assert fit(None if private else path, run).certificate is not None
 
 
 def test_a_certificate_is_an_anchor_that_others_keep(path: Path, tmp_path: Path, state: Path) -> None:

@@ -12,7 +12,7 @@ from scipy import stats
 import tacit
 from tacit.accounting.mechanism import Mechanism
 from tacit.audit import audit, canary_scores, direct, lower_bound, one_run_bound
-from tacit.wall import lattice
+from tacit.engine import lattice
 
 DELTA = 1e-5
 

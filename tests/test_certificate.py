@@ -20,7 +20,7 @@ from tacit import accounting
 from tacit.accounting.explanation import percent, up
 from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.certificate import SIMULATION, Certificate, CertificateError, Total
-from tacit.ledger import Ledger, Line, Look
+from tacit.ledger import Charge, Ledger, Line
 
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
 BUDGET = Budget(1.0, 1e-5, unit="patient")
@@ -28,7 +28,7 @@ SLACK = 2.0**-60
 NUMBERS = {"state": "0a" * 32, "draws": "1b" * 32, "points": "2c" * 32, "labels": "3d" * 32}
 
 
-def look(first: int, stop: int, **changes: Any) -> Look:
+def charge(first: int, stop: int, **changes: Any) -> Charge:
     values: dict[str, Any] = {
         "run": "run-1",
         "kind": "fit",
@@ -38,12 +38,12 @@ def look(first: int, stop: int, **changes: Any) -> Look:
         "unit": "patient",
         "simulation": False,
     }
-    return Look(first=first, stop=stop, **{**values, **changes})
+    return Charge(first=first, stop=stop, **{**values, **changes})
 
 
-def charged(*looks: Look, path: Path | None = None) -> Ledger:
+def charged(*charges: Charge, path: Path | None = None) -> Ledger:
     book = Ledger(path)
-    for one in looks:
+    for one in charges:
         book.charge(one)
     return book
 
@@ -64,7 +64,7 @@ def issue(book: Ledger, **changes: Any) -> Certificate:
 
 @pytest.fixture(scope="module")
 def book() -> Ledger:
-    return charged(look(0, 50), look(50, 100))
+    return charged(charge(0, 50), charge(50, 100))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def real(book: Ledger) -> Certificate:
 
 @pytest.fixture(scope="module")
 def simulated() -> Certificate:
-    return issue(charged(look(0, 100, simulation=True)))
+    return issue(charged(charge(0, 100, simulation=True)))
 
 
 def reseal(certificate: Certificate, **changes: Any) -> Certificate:
@@ -92,7 +92,7 @@ def test_it_says_what_the_ledger_says(real: Certificate, book: Ledger) -> None:
     assert (real.delta, real.slack, real.budget) == (1e-5, SLACK, BUDGET)
     assert (real.unit, real.adjacency, real.kind) == ("patient", "add-remove", "fit")
     assert (real.mechanism, real.planned) == (RECIPE, 100)
-    assert real.looks == book.looks
+    assert real.charges == book.charges
     assert (real.ledger_head, real.ledger_lines) == (book.head, 3)
     assert real.total.runs == (("run-1", 0.01, 2.0, 100),)
     assert real.total.composition == accounting.COMPOSITION["add-remove"]
@@ -105,7 +105,7 @@ def test_it_says_what_the_ledger_says(real: Certificate, book: Ledger) -> None:
 def test_refusals_are_on_it_and_it_verifies() -> None:
     book = Ledger()
     book.note("checked, refused", "records that do not suit natural")
-    for one in (look(0, 50), look(50, 100)):
+    for one in (charge(0, 50), charge(50, 100)):
         book.charge(one)
     certificate = issue(book)
     certificate.verify(book)
@@ -120,7 +120,7 @@ def test_refusals_are_on_it_and_it_verifies() -> None:
 
 
 def test_repeated_looks_count_again() -> None:
-    book = charged(look(0, 100), look(40, 100, tag="tag-b"))
+    book = charged(charge(0, 100), charge(40, 100, tag="tag-b"))
     twice = issue(book)
     assert twice.mechanism.steps == 160
     assert twice.epsilon > RECIPE.cost(1e-5)
@@ -131,12 +131,12 @@ def test_repeated_looks_count_again() -> None:
 
 
 def test_a_replay_does_not_count(real: Certificate) -> None:
-    book = charged(look(0, 50), look(0, 50), look(0, 100))
+    book = charged(charge(0, 50), charge(0, 50), charge(0, 100))
     assert issue(book).epsilon == real.epsilon
 
 
 def test_a_run_that_stopped_early_says_so(real: Certificate) -> None:
-    early = issue(charged(look(0, 30)))
+    early = issue(charged(charge(0, 30)))
     assert early.mechanism.steps == 30
     assert early.epsilon < real.epsilon
     assert early.total.epsilon == real.total.epsilon, "a first run counts whole in the total"
@@ -144,17 +144,17 @@ def test_a_run_that_stopped_early_says_so(real: Certificate) -> None:
     early.verify()
 
 
-def test_a_cost_above_the_budget_is_said_and_comes_from_looking_again_only() -> None:
+def test_a_cost_above_the_budget_is_said_and_comes_from_charged_first_again_only() -> None:
     small = Budget(RECIPE.cost(9.9e-6), 1e-5, unit="patient")
-    again = issue(charged(look(0, 100), look(0, 50, tag="tag-b")), budget=small)
+    again = issue(charged(charge(0, 100), charge(0, 50, tag="tag-b")), budget=small)
     assert any("asked for" in note for note in again.notes)
     again.verify()
     with pytest.raises(CertificateError, match="more than the budget"):
-        issue(charged(look(0, 100)), budget=Budget(0.01, 1e-5, unit="patient")).verify()
+        issue(charged(charge(0, 100)), budget=Budget(0.01, 1e-5, unit="patient")).verify()
 
 
 def test_other_runs_are_in_the_total(real: Certificate) -> None:
-    book = charged(look(0, 100), look(0, 100, run="run-2"), look(0, 10, run="run-3"))
+    book = charged(charge(0, 100), charge(0, 100, run="run-2"), charge(0, 10, run="run-3"))
     several = issue(book)
     assert several.epsilon == real.epsilon
     assert len(several.total.runs) == 3
@@ -182,7 +182,7 @@ def test_what_cannot_be_issued(book: Ledger) -> None:
 
 def test_an_answer_has_a_certificate_too() -> None:
     one = Mechanism(rate=1.0, clip=1.0, noise_multiplier=15.0, steps=1, adjacency="replace-one")
-    book = charged(look(0, 1, kind="ask", method="mean age", mechanism=one))
+    book = charged(charge(0, 1, kind="ask", method="mean age", mechanism=one))
     answer = issue(book, numbers={"answer": "4e" * 32}, code="user")
     answer.verify(book)
     words = answer.to_markdown()
@@ -274,7 +274,7 @@ def test_a_forger_with_a_fitting_digest_cannot_claim_less(real: Certificate) -> 
     last = real.lines[-1]
     quiet = replace(RECIPE, noise_multiplier=4.0)
     total = real.total
-    other = [Line.seal(n + 1, last.time, {"look": look(0, 50).to_dict()}, last.prev) for n in range(2)]
+    other = [Line.seal(n + 1, last.time, {"look": charge(0, 50).to_dict()}, last.prev) for n in range(2)]
     forged = {
         "claims ε": {"epsilon": real.epsilon * 0.999},
         "for all runs": {"total": replace(total, epsilon=total.epsilon * 0.99)},
@@ -321,7 +321,7 @@ def test_a_forger_with_a_fitting_digest_cannot_claim_less(real: Certificate) -> 
 
 def test_looks_of_two_recipes_are_refused(real: Certificate) -> None:
     first, last = real.lines
-    other = look(50, 100, mechanism=replace(RECIPE, noise_multiplier=50.0)).to_dict()
+    other = charge(50, 100, mechanism=replace(RECIPE, noise_multiplier=50.0)).to_dict()
     mixed = Line.seal(2, last.time, {"look": other}, first.hash)
     with pytest.raises(CertificateError, match="more than one recipe"):
         reseal(real, lines=(first, mixed), ledger_head=mixed.hash).verify()
@@ -352,10 +352,10 @@ def many_looks(count: int) -> Certificate:
     recipe = replace(RECIPE, steps=count)
     prev, lines = "0" * 64, []
     for place in range(count):
-        body = {"look": look(place, place + 1, mechanism=recipe, tag=f"tag-{place}").to_dict()}
+        body = {"look": charge(place, place + 1, mechanism=recipe, tag=f"tag-{place}").to_dict()}
         lines.append(Line.seal(place + 1, "2026-01-01", body, prev))
         prev = lines[-1].hash
-    honest = issue(charged(look(0, 100)), budget=Budget(50.0, 1e-5, unit="patient"))
+    honest = issue(charged(charge(0, 100)), budget=Budget(50.0, 1e-5, unit="patient"))
     total = replace(honest.total, runs=(("run-1", 0.01, 2.0, count),), epsilon=50.0)
     return reseal(
         honest,
@@ -370,8 +370,8 @@ def many_looks(count: int) -> Certificate:
 
 def of_recipe(**recipe: Any) -> Certificate:
     mechanism = Mechanism(**{"rate": 0.5, "clip": 1.0, "noise_multiplier": 1.0, "steps": 10**7, **recipe})
-    one = look(0, mechanism.steps, mechanism=mechanism, kind="select" if mechanism.repeats else "fit")
-    book = charged(look(0, 100))
+    one = charge(0, mechanism.steps, mechanism=mechanism, kind="select" if mechanism.repeats else "fit")
+    book = charged(charge(0, 100))
     line = Line.seal(1, "2026-01-01", {"look": one.to_dict()}, book.lines[0].hash)
     more = () if mechanism.repeats is None else (mechanism.repeats,)
     run = ("run-1", mechanism.rate, mechanism.noise_multiplier, mechanism.steps, *more)
@@ -389,7 +389,7 @@ def of_recipe(**recipe: Any) -> Certificate:
 
 
 def of_runs(count: int, different: bool) -> Certificate:
-    honest = issue(charged(look(0, 100)))
+    honest = issue(charged(charge(0, 100)))
     others = tuple((f"run-{n + 2}", 0.01, 2.0 + different * n * 1e-4, 1) for n in range(count))
     total = replace(honest.total, runs=(*honest.total.runs, *others), epsilon=1e6)
     return reseal(honest, total=total, ledger_lines=2 + count)
@@ -410,7 +410,7 @@ def of_runs(count: int, different: bool) -> Certificate:
         ("many runs", lambda: of_runs(20_000, different=False).to_json(), "holds"),
         ("many recipes", lambda: of_runs(20_000, different=True).to_json(), "different recipes"),
         ("hundreds of recipes", lambda: of_runs(450, different=True).to_json(), "holds"),
-        ("a huge string", lambda: issue(charged(look(0, 100)), caveats=["x" * (3 << 20)]).to_json(), "holds"),
+        ("a huge string", lambda: issue(charged(charge(0, 100)), caveats=["x" * (3 << 20)]).to_json(), "holds"),
         ("a huger string", lambda: '{"caveats": ["' + "x" * (300 << 20), "longer than"),
         ("deep", lambda: "[" * (4 << 20), "not a certificate"),
         ("deep and closed", lambda: '{"a":' * 700_000 + "1" + "}" * 700_000, "not a certificate|longer"),
@@ -440,7 +440,7 @@ def test_a_hostile_certificate_takes_neither_time_nor_memory(
 
 def test_a_shortened_ledger_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.jsonl"
-    book = charged(look(0, 50), look(50, 100), path=path)
+    book = charged(charge(0, 50), charge(50, 100), path=path)
     certificate = issue(book)
     lines = path.read_bytes().splitlines(keepends=True)
     # Whoever verifies has no anchor of the ledger but the certificate.
@@ -457,24 +457,24 @@ def test_a_shortened_ledger_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_rewritten_ledger_is_found(real: Certificate) -> None:
     with pytest.raises(CertificateError, match="rewritten"):
-        real.verify(charged(look(0, 50), look(50, 100, tag="tag-c")))
+        real.verify(charged(charge(0, 50), charge(50, 100, tag="tag-c")))
     with pytest.raises(CertificateError, match="rewritten"):
-        real.verify(charged(look(0, 50), look(50, 99), look(99, 100)))
+        real.verify(charged(charge(0, 50), charge(50, 99), charge(99, 100)))
 
 
 def test_looks_after_the_issue() -> None:
-    book = charged(look(0, 100))
+    book = charged(charge(0, 100))
     certificate = issue(book)
-    book.charge(look(0, 10, run="run-2"))
+    book.charge(charge(0, 10, run="run-2"))
     certificate.verify(book)
-    book.charge(look(0, 10, tag="tag-b"))
+    book.charge(charge(0, 10, tag="tag-b"))
     with pytest.raises(CertificateError, match="10 more steps since"):
         certificate.verify(book)
     issue(book).verify(book)
 
 
 def test_a_look_left_out_is_found_with_the_ledger() -> None:
-    book = charged(look(0, 50), look(50, 100), look(0, 10, run="run-2"))
+    book = charged(charge(0, 50), charge(50, 100), charge(0, 10, run="run-2"))
     honest = issue(book)
     half = replace(RECIPE, steps=50)
     forged = reseal(honest, lines=honest.lines[:1], mechanism=half, epsilon=half.cost(9.99e-6))
@@ -520,7 +520,7 @@ def test_a_failed_save_leaves_the_old_file(real: Certificate, tmp_path: Path, mo
 
     monkeypatch.setattr("os.fsync", broken)
     with pytest.raises(OSError, match="No space"):
-        issue(charged(look(0, 30))).save(tmp_path)
+        issue(charged(charge(0, 30))).save(tmp_path)
     assert (tmp_path / "certificate.json").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -544,7 +544,7 @@ def test_a_simulation_says_so_first(simulated: Certificate, real: Certificate) -
 
 
 def test_one_simulated_look_makes_a_simulation() -> None:
-    assert issue(charged(look(0, 50), look(50, 100, simulation=True))).simulation is True
+    assert issue(charged(charge(0, 50), charge(50, 100, simulation=True))).simulation is True
 
 
 def text_of(page: str) -> str:
@@ -644,7 +644,7 @@ def test_the_curve_is_the_attackers(real: Certificate) -> None:
 def test_names_cannot_become_markup() -> None:
     name = "<script>alert(1)</script>|`x` # y"
     hostile = issue(
-        charged(look(0, 100, method=name, tag=name)), caveats=(name + "\n# y",), versions={name: name + "\n# y"}
+        charged(charge(0, 100, method=name, tag=name)), caveats=(name + "\n# y",), versions={name: name + "\n# y"}
     )
     assert "<script>" not in hostile.to_html()
     words = hostile.to_markdown()
@@ -656,8 +656,8 @@ def test_names_cannot_become_markup() -> None:
 
 
 def test_adjacent_looks_share_a_row() -> None:
-    parts = [look(first, first + 5) for first in range(0, 100, 5)]
-    words = issue(charged(*parts, look(0, 5, tag="tag-b"))).to_markdown()
+    parts = [charge(first, first + 5) for first in range(0, 100, 5)]
+    words = issue(charged(*parts, charge(0, 5, tag="tag-b"))).to_markdown()
     rows = [line for line in words.split("\n") if "tag-" in line]
     assert len(rows) == 2
     assert "| 2 – 21 |" in rows[0]
@@ -669,8 +669,8 @@ def test_adjacent_looks_share_a_row() -> None:
 def test_no_time_of_day_is_published() -> None:
     """The time between looks follows the number of records: the day is all that a certificate tells."""
     ledger = Ledger()
-    ledger.charge(look(0, 50))
-    ledger.charge(look(50, 100))
+    ledger.charge(charge(0, 50))
+    ledger.charge(charge(50, 100))
     certificate = Certificate.issue(ledger=ledger, run="run-1", budget=BUDGET, slack=SLACK)
     assert date.fromisoformat(certificate.created)
     assert all(date.fromisoformat(line.time) for line in certificate.lines)

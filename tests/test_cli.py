@@ -21,8 +21,8 @@ import tacit
 from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.cli import main, papers
 from tacit.cli.runs import _loaded
-from tacit.ledger import Ledger, Look
-from tacit.wall import Door
+from tacit.engine import Runner
+from tacit.ledger import Charge, Ledger
 
 SCHEMA = """unit = "patient"
 size = 400
@@ -58,7 +58,7 @@ RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a folder with records, a schema, a model, a certificate and a ledger, and work in it."""
+    """Return a folder with records, a schema, a model, a certificate and a ledger, and work in it."""
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     age = random.uniform(20, 95, 400).round(1)
@@ -79,7 +79,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("blank.toml").write_text("[columns]\nage = {low = , high = }\n")
     Path("unbounded.toml").write_text("[columns]\nage = {}\n")
     book = Ledger("book.jsonl")
-    book.charge(Look("run-1", "fit", "vi", RECIPE, 0, 100, "tag", "patient", False))
+    book.charge(Charge("run-1", "fit", "vi", RECIPE, 0, 100, "tag", "patient", False))
     budget = Budget(1.0, 1e-5, unit="patient")
     tacit.Certificate.issue(ledger=book, run="run-1", budget=budget, slack=2.0**-60).save("good")
     text = Path("good/certificate.json").read_text()
@@ -93,7 +93,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> int:
-    """Give the exit code, as the shell would see it."""
+    """Return the exit code, as the shell would see it."""
     try:
         return main(list(arguments))
     except SystemExit as left:
@@ -351,15 +351,15 @@ def test_a_refused_fit_removes_no_file_that_was_there(place: Path) -> None:
 
 
 def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    advance = Door.advance
+    advance = Runner.advance
 
-    def killed(self: Door, state: Any, first: int, stop: int) -> Any:
+    def killed(self: Runner, state: Any, first: int, stop: int) -> Any:
         if first == step:
-            monkeypatch.setattr(Door, "advance", advance)
+            monkeypatch.setattr(Runner, "advance", advance)
             raise KeyboardInterrupt
         return advance(self, state, first, stop)
 
-    monkeypatch.setattr(Door, "advance", killed)
+    monkeypatch.setattr(Runner, "advance", killed)
 
 
 def test_the_same_command_again_and_another_one(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

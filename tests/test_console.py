@@ -13,7 +13,7 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Budget, Mechanism
-from tacit.ledger import Ledger, Look
+from tacit.ledger import Charge, Ledger
 
 SOURCE = Path(str(tacit.__file__)).parent
 CONSOLES = {
@@ -36,7 +36,7 @@ def test_greek_letters_are_spelt_out(console: str, tmp_path: Path) -> None:
     assert said.startswith("epsilon = 1 at delta = 0.000001:")
     book = Ledger(tmp_path / "book.jsonl")
     recipe = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
-    book.charge(Look("run-1", "fit", "vi", recipe, 0, 100, "tag", "patient", False))
+    book.charge(Charge("run-1", "fit", "vi", recipe, 0, 100, "tag", "patient", False))
     tacit.Certificate.issue(ledger=book, run="run-1", budget=Budget(1.0, 1e-5, unit="patient"), slack=1e-12).save(
         tmp_path
     )

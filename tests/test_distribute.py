@@ -25,10 +25,10 @@ from scipy.stats import chi2, norm
 import tacit
 from tacit import distribute
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, lattice, random, shards
+from tacit.engine.repeat import best_of
 from tacit.ledger import Ledger
 from tacit.types import Method
-from tacit.wall import Door, lattice, random, shards
-from tacit.wall.repeat import best_of
 from tests import shards as script
 from tests.conftest import quick_flags
 
@@ -47,7 +47,7 @@ def run(processes: int, *arguments: object, devices: int = 1) -> subprocess.Comp
 
 
 def said(done: subprocess.CompletedProcess[str], word: str) -> dict[int, str]:
-    """Give what each process printed after a word."""
+    """Return what each process printed after a word."""
     return {int(process): what for process, what in re.findall(rf"{word} (\d) (\w+)", done.stdout)}
 
 
@@ -60,7 +60,7 @@ def test_a_death_stops_all_and_the_run_is_resumed(tmp_path: Path) -> None:
     assert not said(killed, "fit")
     ledger = Ledger(tmp_path / "ledger.jsonl")
     # Process 1 died before it read for the eleventh segment; the line was there, no state after it is.
-    assert [(look.first, look.stop) for look in ledger.looks] == [(i, i + 1) for i in range(11)]
+    assert [(charge.first, charge.stop) for charge in ledger.charges] == [(i, i + 1) for i in range(11)]
     with np.load(tmp_path / "run" / "checkpoint.npz") as saved:
         assert int(saved["done"]) == 10
     assert not (tmp_path / "run" / "posterior.npz").exists()
@@ -70,8 +70,8 @@ def test_a_death_stops_all_and_the_run_is_resumed(tmp_path: Path) -> None:
     assert len(found) == 2, resumed.stderr
     assert found[0] == found[1]
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    assert sum(look.steps for look in ledger.looks) == 50, "what was paid for is not charged again"
-    assert len({look.tag for look in ledger.looks}) == 1
+    assert sum(charge.steps for charge in ledger.charges) == 50, "what was paid for is not charged again"
+    assert len({charge.tag for charge in ledger.charges}) == 1
     tacit.Certificate.load(tmp_path / "run" / "certificate.json").verify(ledger)
     assert not [*tmp_path.rglob("secret.key"), *tmp_path.rglob("checkpoint.npz")]
 
@@ -150,9 +150,9 @@ def test_a_lost_secret_is_charged_for(tmp_path: Path) -> None:
     (tmp_path / "run" / "process-1" / "secret.key").unlink()
     resumed = run(2, tmp_path, "fit")
     assert len(said(resumed, "fit")) == 2, resumed.stderr
-    looks = Ledger(tmp_path / "ledger.jsonl").looks
-    assert len({look.tag for look in looks}) == 2
-    assert sum(look.steps for look in looks) == 51
+    charges = Ledger(tmp_path / "ledger.jsonl").charges
+    assert len({charge.tag for charge in charges}) == 2
+    assert sum(charge.steps for charge in charges) == 51
 
 
 @pytest.mark.parametrize("spread", [0.7, 2.0, 5.0])
@@ -194,11 +194,11 @@ def counting(dimension: int) -> Method:
     )
 
 
-def test_the_noise_is_what_the_recipe_says(open_door: Callable[..., Door]) -> None:
+def test_the_noise_is_what_the_recipe_says(open_runner: Callable[..., Runner]) -> None:
     """20000 draws: their spread is beyond the limits once in a million; the key is fixed."""
     dimension, mechanism = 20000, Mechanism(0.3, 1.5, 2.0, 3)
-    door = open_door(counting(dimension), tacit.distribute.seal(script.part, shards=4, size=160), mechanism)
-    total, noise_std = door.advance((jnp.zeros(dimension), jnp.zeros(())), 0, 2)
+    runner = open_runner(counting(dimension), tacit.distribute.seal(script.part, shards=4, size=160), mechanism)
+    total, noise_std = runner.advance((jnp.zeros(dimension), jnp.zeros(())), 0, 2)
     wanted = mechanism.noise_multiplier * mechanism.clip
     assert wanted <= float(noise_std) <= wanted * (1 + 1e-4)
     radius = lattice.radius(2.0, 4)
@@ -206,22 +206,22 @@ def test_the_noise_is_what_the_recipe_says(open_door: Callable[..., Door]) -> No
     low, high = chi2.ppf([5e-7, 1 - 5e-7], dimension) / dimension
     assert low < np.mean(np.square(total)) / wanted**2 < high
     # Four shares, four samplers: each is off by what the proofs say.
-    alone = open_door(counting(dimension), tacit.PrivateData(script.part(0), size=160), mechanism)
-    assert door.distance == 4 * alone.distance
+    alone = open_runner(counting(dimension), tacit.PrivateData(script.part(0), size=160), mechanism)
+    assert runner.distance == 4 * alone.distance
 
 
 @pytest.mark.slow
-def test_shards_with_the_same_records_draw_on_their_own(open_door: Callable[..., Door]) -> None:
+def test_shards_with_the_same_records_draw_on_their_own(open_runner: Callable[..., Runner]) -> None:
     data = tacit.distribute.seal(lambda _: script.part(1), shards=4, size=160)
-    door = open_door(script.written(script.STEPS), data, script.MECHANISM)
-    keys = jax.random.wrap_key_data(door._streams[0], impl=random.CHACHA20)
-    noise, subsets = zip(*(jax.jit(door._step.draw)(key, jnp.arange(2)) for key in keys), strict=True)
+    runner = open_runner(script.written(script.STEPS), data, script.MECHANISM)
+    keys = jax.random.wrap_key_data(runner._streams[0], impl=random.CHACHA20)
+    noise, subsets = zip(*(jax.jit(runner._step.draw)(key, jnp.arange(2)) for key in keys), strict=True)
     for drawn in (noise, subsets):
         assert len({np.asarray(one).tobytes() for one in drawn}) == 4
 
 
 @pytest.mark.parametrize("shard", [0, 3])
-def test_removing_a_record_moves_the_sum_by_its_contribution(open_door: Callable[..., Door], shard: int) -> None:
+def test_removing_a_record_moves_the_sum_by_its_contribution(open_runner: Callable[..., Runner], shard: int) -> None:
     """The same keys with and without a record, at rate 1: the sums differ by one clipped contribution."""
 
     def without(i: int) -> dict[str, np.ndarray]:
@@ -229,7 +229,7 @@ def test_removing_a_record_moves_the_sum_by_its_contribution(open_door: Callable
 
     mechanism = Mechanism(1.0, 0.5, 1.0, 1)
     both = [
-        open_door(script.written(1), tacit.distribute.seal(load, shards=4, size=160), mechanism).advance(
+        open_runner(script.written(1), tacit.distribute.seal(load, shards=4, size=160), mechanism).advance(
             (jnp.int32(0), jnp.zeros((1, 3))), 0, 1
         )[1][0]
         for load in (script.part, without)
@@ -241,7 +241,7 @@ def test_removing_a_record_moves_the_sum_by_its_contribution(open_door: Callable
     np.testing.assert_allclose(apart, clipped, atol=1e-4)
 
 
-def test_one_shard_with_outer_products_is_a_step_like_any_other(open_door: Callable[..., Door]) -> None:
+def test_one_shard_with_outer_products_is_a_step_like_any_other(open_runner: Callable[..., Runner]) -> None:
     """There one limb would hold the sum, but what is added up over shards has two."""
     method = counting(1)._replace(
         init=lambda key: jnp.zeros((80, 60)),
@@ -250,10 +250,10 @@ def test_one_shard_with_outer_products_is_a_step_like_any_other(open_door: Calla
     )
     records = np.random.default_rng(1).normal(size=(40, 140)).astype(np.float32)
     data = tacit.distribute.seal(lambda _: records, shards=1, size=40)
-    door = open_door(method, data, tacit.Mechanism(1.0, 1.0, 0.05, 10))
-    assert door._step.factoring is not None
-    assert door._step.factoring.narrow
-    found = np.asarray(door.advance(jnp.zeros((80, 60)), 0, 1))
+    runner = open_runner(method, data, tacit.Mechanism(1.0, 1.0, 0.05, 10))
+    assert runner._step.factoring is not None
+    assert runner._step.factoring.narrow
+    found = np.asarray(runner.advance(jnp.zeros((80, 60)), 0, 1))
     scaled = (
         records / np.sqrt(np.linalg.norm(records[:, :80], axis=1) * np.linalg.norm(records[:, 80:], axis=1))[:, None]
     )
@@ -302,37 +302,37 @@ def test_adding_noise_commutes_with_rounding_to_whole_units(fine: int) -> None:
     assert all(np.array_equal(*both) for both in zip(before, after, strict=True))
 
 
-def test_the_tag_is_made_of_all_shards(open_door: Callable[..., Door]) -> None:
-    def door(changed: int | None, seed: int = 1) -> Door:
+def test_the_tag_is_made_of_all_shards(open_runner: Callable[..., Runner]) -> None:
+    def runner(changed: int | None, seed: int = 1) -> Runner:
         def load(i: int) -> dict[str, np.ndarray]:
             return {"x": script.part(i)["x"] + np.float32(i == changed)}
 
         data = tacit.distribute.seal(load, shards=4, size=160)
-        return open_door(script.written(script.STEPS), data, script.MECHANISM, seed, simulation=False)
+        return open_runner(script.written(script.STEPS), data, script.MECHANISM, seed, simulation=False)
 
-    same, again = door(None), door(None)
+    same, again = runner(None), runner(None)
     assert same.tag == again.tag
     assert np.array_equal(same._streams[0], again._streams[0])
-    for other in (door(1), door(3), door(None, seed=2)):
+    for other in (runner(1), runner(3), runner(None, seed=2)):
         assert other.tag != same.tag
         # Every shard, not only the changed one, draws anew.
         assert (np.asarray(other._streams[0]) != np.asarray(same._streams[0])).any(1).all()
 
 
 def test_nobody_reads_before_the_line_is_written(
-    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, order = Ledger(), []
     data = tacit.distribute.seal(script.part, shards=4, size=160)
-    door = open_door(script.written(script.STEPS), data, script.MECHANISM, ledgers=[ledger])
-    monkeypatch.setattr(shards, "wait", lambda what: order.append((what, len(ledger.looks))))
-    monkeypatch.setattr(shards.Shards, "run", lambda *given: order.append(("run", len(ledger.looks))))
-    door.advance((jnp.int32(0), jnp.zeros((script.STEPS, 3))), 0, 1)
+    runner = open_runner(script.written(script.STEPS), data, script.MECHANISM, ledgers=[ledger])
+    monkeypatch.setattr(shards, "wait", lambda what: order.append((what, len(ledger.charges))))
+    monkeypatch.setattr(shards.Shards, "run", lambda *given: order.append(("run", len(ledger.charges))))
+    runner.advance((jnp.int32(0), jnp.zeros((script.STEPS, 3))), 0, 1)
     assert order == [("charged 0", 1), ("run", 1)]
 
 
 def test_other_programs_and_records_that_are_not_dealt_out_are_refused(
-    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match="multiple"):
         tacit.distribute.seal(script.part, shards=0)
@@ -341,26 +341,26 @@ def test_other_programs_and_records_that_are_not_dealt_out_are_refused(
     captured = jnp.ones((160, 3))  # as many as are declared
     leaky = script.written(script.STEPS)._replace(contribute=lambda state, record, key: record["x"] + captured.mean(0))
     with pytest.raises(ValueError, match="as many rows as records are declared"):
-        open_door(leaky, data, script.MECHANISM)
+        open_runner(leaky, data, script.MECHANISM)
     with monkeypatch.context() as patch:
         patch.setattr(shards, "gathered", lambda value: np.stack([value, value + 1]))
         with pytest.raises(ValueError, match="different models"):
-            open_door(script.written(script.STEPS), data, script.MECHANISM)
+            open_runner(script.written(script.STEPS), data, script.MECHANISM)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     sealed = tacit.PrivateData(script.part(0), size=50)
     with pytest.raises(ValueError, match=r"tacit\.distribute\.seal"):
         tacit.fit(script.written(1), sealed, tacit.Budget(1.0, 1e-6), rate=0.3, steps=5, clip=1.0, progress=False)
 
 
-def test_a_selection_stays_in_one_process(open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selection_stays_in_one_process(open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch) -> None:
     data = tacit.distribute.seal(script.part, shards=4, size=160)
     recipe = replace(script.MECHANISM, repeats=2.0)
     ledger = Ledger()
-    door = open_door(script.written(script.STEPS), data, recipe, kind="select", ledgers=[ledger])
-    monkeypatch.setattr(door._shards, "processes", 2)
+    runner = open_runner(script.written(script.STEPS), data, recipe, kind="select", ledgers=[ledger])
+    monkeypatch.setattr(runner._shards, "processes", 2)
     with pytest.raises(ValueError, match="one process"):
-        best_of([door], [script.written(script.STEPS).init(jax.random.key(0))], lambda state: 0.0, seed=1)
-    assert not ledger.looks
+        best_of([runner], [script.written(script.STEPS).init(jax.random.key(0))], lambda state: 0.0, seed=1)
+    assert not ledger.charges
 
 
 def test_what_a_curious_process_is_held_to() -> None:

@@ -21,7 +21,7 @@ import pytest
 import tacit
 from tacit.cli import main, parser
 from tacit.cli.runs import _model
-from tacit.ledger import Look
+from tacit.ledger import Charge
 from tacit.run.plan import planned
 from tacit.types import Plan
 
@@ -38,14 +38,14 @@ def name(path: Path) -> str:
 
 
 def python_blocks(text: str) -> Iterator[str]:
-    """Give each block of Python behind as many empty lines as there are above it, so that errors name its line."""
+    """Return each block of Python behind as many empty lines as there are above it, so that errors name its line."""
     for fence in FENCE.finditer(text):
         if fence[1] == "python":
             yield "\n" * text.count("\n", 0, fence.start(2)) + fence[2]
 
 
 def anchors(page: Path) -> set[str]:
-    """Give the anchors of a page's headings, as the toc extension of Markdown makes them."""
+    """Return the anchors of a page's headings, as the toc extension of Markdown makes them."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
     return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
@@ -108,7 +108,7 @@ def test_sketches_of_methods_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def commands(text: str) -> Iterator[tuple[list[str], str]]:
-    """Give every ``tacit`` command of a page's shell blocks, and the text block right behind its own, if any."""
+    """Return every ``tacit`` command of a page's shell blocks, and the text block right behind its own, if any."""
     fences = list(FENCE.finditer(text))
     for fence, after in itertools.zip_longest(fences, fences[1:]):
         lines = [line for line in fence[2].splitlines() if line.startswith("tacit ")] if fence[1] == "sh" else []
@@ -131,7 +131,7 @@ def _prepare_run(page: str) -> None:
             Path(file[1]).write_text(fence[2], encoding="utf-8")
     recipe = tacit.Mechanism(rate=0.1, clip=1.0, noise_multiplier=13.5, steps=1000)
     book = tacit.Ledger("patients.ledger.jsonl")
-    book.charge(Look("a-run", "fit", "vi", recipe, 0, 1000, "tag", "patient", False))
+    book.charge(Charge("a-run", "fit", "vi", recipe, 0, 1000, "tag", "patient", False))
     budget = tacit.Budget(1.0, 1e-6, unit="patient")
     certificate = tacit.Certificate.issue(ledger=book, run="a-run", budget=budget, slack=2.0**-60)
     certificate.save("run")

@@ -36,7 +36,7 @@ def posterior_of(model: Formula, count: int = 50) -> Posterior:
 
 
 def nothing(model: Formula) -> Method:
-    """Give a method that does nothing but know its model."""
+    """Return a method that does nothing but know its model."""
     return Method(lambda key: 0, lambda *_: 0, lambda *_: 0, lambda *_: {}, model=Model(source=model))
 
 

@@ -24,15 +24,15 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import wall
+from tacit import engine
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step, random
 from tacit.ledger import Ledger
-from tacit.reference import clip, keys, streams
-from tacit.reference.step import Reference
 from tacit.types import Method, Need, Rows, State, is_rows
-from tacit.wall import _Step, random
+from tacit.wall import clip, keys, streams
 from tacit.wall.data import PrivateData
 from tacit.wall.layout import Layout, released_size
+from tacit.wall.step import Reference
 from tacit.wall.units import Unit, together
 
 EACH = 10
@@ -81,22 +81,22 @@ class Engine:
         method = program.method._replace(
             init=lambda key: {"inner": program.method.init(key), **self.empty}, contribute=contribute, update=update
         )
-        honest, wall._Step = wall._Step, Recorded  # type: ignore[misc]
+        honest, engine._Step = engine._Step, Recorded  # type: ignore[misc]
         try:
-            self.door = wall.Door(
+            self.runner = engine.Runner(
                 method, data, program.mechanism, secret=random.fixed(0), key=jax.random.key(7), ledgers=[Ledger()],
                 run="test", kind="fit", title="test", simulation=True,
             )  # fmt: skip
         finally:
-            wall._Step = honest  # type: ignore[misc]
+            engine._Step = honest  # type: ignore[misc]
 
     @property
     def step(self) -> Any:
-        return self.door._step if hasattr(self.door, "_step") else self.door._fetch.step
+        return self.runner._step if hasattr(self.runner, "_step") else self.runner._fetch.step
 
     def noisy(self, state: State, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the noisy integers of a step, in the order in which they are summed, and the release."""
-        after = self.door.advance({"inner": state, **self.empty}, step, step + 1)
+        after = self.runner.advance({"inner": state, **self.empty}, step, step + 1)
         return np.asarray(after["high"]).astype(np.int64) * 65536 + np.asarray(after["low"]), np.asarray(after["full"])
 
     def leaves(self, integers: np.ndarray) -> list[np.ndarray]:
@@ -133,22 +133,22 @@ def leaf_of(kind: str, rng: np.random.Generator, width: int) -> Callable[..., An
         return Rows(index, f(tiled(record["x"], 12)).reshape(4, 3), count)
 
     kinds: dict[str, Callable[..., Any]] = {
-        "dense": lambda state, record, own: f(record["x"] * state + shift),
-        "matrix": lambda state, record, own: jnp.stack([f(record["x"]), g(record["x"] + shift)]),
-        "residual": lambda state, record, own: (jnp.dot(record["x"], state) - record["y"]) * record["x"],
-        "number": lambda state, record, own: g(record["y"] + shift),
-        "sparse": lambda state, record, own: sparse(state, record),
-        "outer": lambda state, record, own: jnp.outer(
+        "dense": lambda state, record, record_key: f(record["x"] * state + shift),
+        "matrix": lambda state, record, record_key: jnp.stack([f(record["x"]), g(record["x"] + shift)]),
+        "residual": lambda state, record, record_key: (jnp.dot(record["x"], state) - record["y"]) * record["x"],
+        "number": lambda state, record, record_key: g(record["y"] + shift),
+        "sparse": lambda state, record, record_key: sparse(state, record),
+        "outer": lambda state, record, record_key: jnp.outer(
             f(tiled(record["x"], left)), g(tiled(record["x"] * state, right))
         ),
-        "long": lambda state, record, own: f(tiled(record["x"] * state, 140_000)),
-        "wide": lambda state, record, own: tiled(record["x"], 100) * g(record["y"]),
-        "aligned": lambda state, record, own: jnp.array([2.0, 0.25]) + record["x"][0] / 1024,
-        "bad": lambda state, record, own: (
+        "long": lambda state, record, record_key: f(tiled(record["x"] * state, 140_000)),
+        "wide": lambda state, record, record_key: tiled(record["x"], 100) * g(record["y"]),
+        "aligned": lambda state, record, record_key: jnp.array([2.0, 0.25]) + record["x"][0] / 1024,
+        "bad": lambda state, record, record_key: (
             record["x"] * jnp.where(record["k"] == 3, jnp.nan, jnp.where(record["k"] == 4, jnp.inf, 1.0))
         ),
-        "huge": lambda state, record, own: record["x"] * jnp.where(record["k"] == 5, 1e30, 1.0),
-        "own": lambda state, record, own: record["x"] * jax.random.uniform(own, (width,)),
+        "huge": lambda state, record, record_key: record["x"] * jnp.where(record["k"] == 5, 1e30, 1.0),
+        "own": lambda state, record, record_key: record["x"] * jax.random.uniform(record_key, (width,)),
     }
     return kinds[kind]
 
@@ -179,14 +179,19 @@ def program_of(number: int) -> Program:
     if number % 20 == 19:  # needs, and several chunks
         kinds = ["dense", "number"]
     parts = {f"{i}": leaf_of(kind, rng, width) for i, kind in enumerate(kinds)}
-    own = "own" in kinds
+    record_key = "own" in kinds
     needs = (Need("k is not 2.", lambda record: record["k"] != 2),) if number % 3 == 1 else ()
 
     def contribute(state: State, record: Any, key: Any, mine: Any = None) -> Any:
         return {name: part(state, record, mine) for name, part in parts.items()}
 
     method = Method(
-        lambda key: jnp.ones(width), contribute, lambda state, *_: state, lambda state, _: {}, own=own, needs=needs
+        lambda key: jnp.ones(width),
+        contribute,
+        lambda state, *_: state,
+        lambda state, _: {},
+        record_key=record_key,
+        needs=needs,
     )
     weights = tuple(float(w) for w in rng.uniform(0.2, 3, len(kinds))) if weighted else None
     steps = 10**5 if number % 20 == 13 else STEPS
@@ -252,10 +257,10 @@ def compared(program: Program, cases: int, folder: Path, first: int = 0) -> Iter
     for case in range(cases):
         if case and not program.stored and case % 2 == 0:
             data, held = sealed(program, records_of(program, rng), rng, folder)
-            engine.door = engine.door.rehearse(data, random.fixed(0), key)
+            engine.runner = engine.runner.rehearse(data, random.fixed(0), key)
         secret, step = random.fixed(int(rng.integers(0, 2**31))), int(rng.integers(0, STEPS))
         state = jnp.asarray(rng.integers(-24, 25, program.width) / 16, jnp.float32)
-        engine.door.rekey(secret)
+        engine.runner.rekey(secret)
         digest = hashlib.sha256(repr((program.name, step, state.tolist())).encode() + random.to_bytes(secret))
         for leaf in jax.tree.leaves(held):
             digest.update(np.asarray(leaf).tobytes())
@@ -309,8 +314,8 @@ def contributed(
     """Yield what each record of a step's subset adds to each leaf, before it is rounded."""
     public = jax.random.fold_in(reference.key, step)
     for slot, place in enumerate(reference.subset(secret, step)):
-        own = keys.from_bytes(streams.of_record(secret, step, slot)) if reference.method.own else None
-        numbers, lines = reference.contributed(state, reference.record(place), public, own)
+        record_key = keys.from_bytes(streams.of_record(secret, step, slot)) if reference.method.per_record_key else None
+        numbers, lines = reference.contributed(state, reference.record(place), public, record_key)
         yield reference.parted(np.asarray(numbers, np.float64), [np.asarray(one) for one in lines])
 
 

@@ -76,8 +76,8 @@ def factor_outside(x: Any, y: Any = None) -> None:
 def local_latent(x: Any, y: Any = None) -> None:
     weight = numpyro.sample("weight", dist.Normal(0, 1).expand([2]).to_event())
     with numpyro.plate("records", x.shape[0]):
-        own = numpyro.sample("own", dist.Normal(0, 1))
-        numpyro.sample("y", dist.Bernoulli(logits=x @ weight + own), obs=y)
+        intercept = numpyro.sample("own", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Bernoulli(logits=x @ weight + intercept), obs=y)
 
 
 def discrete_latent(x: Any, y: Any = None) -> None:
@@ -262,16 +262,16 @@ def test_a_mistake_is_refused_in_words_and_costs_nothing(name: str, world: World
     while error is not None:  # a traceback also prints the errors behind it
         assert str(int(CANARY)) not in str(error)
         error = error.__cause__ or error.__context__
-    assert world.ledger.looks == ()
+    assert world.ledger.charges == ()
 
 
 def test_the_same_calls_without_a_mistake_go_through(world: World) -> None:
     # So the rows above fail for the reason they name.
     posterior = run(world, rate=0.1, clip=2.0, run_dir=world.folder)
     assert posterior.draws["weight"].shape[1:] == (2,)
-    assert len(world.ledger.looks) == 3
+    assert len(world.ledger.charges) == 3
     assert np.isfinite(sum_of(world).value).all()
-    assert len(world.ledger.looks) == 4
+    assert len(world.ledger.charges) == 4
 
 
 @pytest.mark.parametrize("way", ["print", "pure", "io"])
@@ -290,7 +290,7 @@ def test_a_model_that_calls_out_of_the_program_is_refused(world: World, way: str
 
     with pytest.raises(ValueError, match="calls out of the compiled program"):
         run(world, leak)
-    assert len(world.ledger.looks) == 0
+    assert len(world.ledger.charges) == 0
 
 
 def test_a_need_that_calls_out_of_the_program_is_refused(world: World) -> None:
@@ -305,7 +305,7 @@ def test_a_need_that_calls_out_of_the_program_is_refused(world: World) -> None:
 
     with pytest.raises(ValueError, match="needs calls out of the compiled program"):
         fit(MethodFor(leaky), world.data, Budget(1.0, 1e-5), progress=False)
-    assert len(world.ledger.looks) == 0
+    assert len(world.ledger.charges) == 0
 
 
 def test_records_that_are_mixed_by_the_model_are_refused(world: World) -> None:
@@ -316,7 +316,7 @@ def test_records_that_are_mixed_by_the_model_are_refused(world: World) -> None:
 
     with pytest.raises(ValueError, match="depends on the other records"):
         run(world, mixed)
-    assert len(world.ledger.looks) == 0
+    assert len(world.ledger.charges) == 0
 
 
 def test_a_cap_in_memory_binds_a_run_with_a_folder(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_cap_in_memory_binds_a_run_with_a_folder(tmp_path: Path) -> None:
     data = PrivateData({"x": np.zeros((60, 2), np.float32), "y": np.zeros(60, np.int32)}, ledger=ledger)
     with pytest.raises(tacit.BudgetExceeded):
         fit(vi(logistic), data, Budget(1.0, 1e-5), steps=3, run_dir=tmp_path / "run", progress=False)
-    assert len(ledger.looks) == 0
+    assert len(ledger.charges) == 0
     assert not (tmp_path / "run").exists()  # a refusal leaves nothing behind
 
 
@@ -333,6 +333,6 @@ def test_fast_math_is_refused(world: World, monkeypatch: pytest.MonkeyPatch, fla
     monkeypatch.setenv("XLA_FLAGS", flags)
     with pytest.raises(ValueError, match="fast math"):
         sum_of(world)
-    assert len(world.ledger.looks) == 0
+    assert len(world.ledger.charges) == 0
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     assert np.isfinite(sum_of(world).value).all()

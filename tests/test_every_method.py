@@ -21,13 +21,13 @@ from numpyro.infer.initialization import init_to_median
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, lattice, released
 from tacit.fit import fit_public
 from tacit.ledger import Ledger
 from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.vi import vi
 from tacit.types import Method, MethodFor, Plan, PyTree, Release
-from tacit.wall import Door, lattice, released
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
 
@@ -182,12 +182,12 @@ class Opened(NamedTuple):
     method: Method
     data: PrivateData
     start: PyTree
-    door: Door
+    runner: Runner
     ledger: Ledger
 
 
 @pytest.fixture(scope="module")
-def opened(open_door: Callable[..., Door]) -> Callable[[str], Opened]:
+def opened(open_runner: Callable[..., Runner]) -> Callable[[str], Opened]:
     """Open one door for each row, compiled once for the whole battery."""
     cache: dict[str, Opened] = {}
 
@@ -196,14 +196,14 @@ def opened(open_door: Callable[..., Door]) -> Callable[[str], Opened]:
             data, ledger = PrivateData(TABLE[name].records, size=COUNT), Ledger()
             method = TABLE[name].make()(plan(data))
             start = begin(method)
-            cache[name] = Opened(method, data, start, open_door(method, data, MECHANISM, ledgers=[ledger]), ledger)
+            cache[name] = Opened(method, data, start, open_runner(method, data, MECHANISM, ledgers=[ledger]), ledger)
         return cache[name]
 
     return get
 
 
 def begin(method: Method) -> PyTree:
-    """Give the start of a method, by the program that a door compiles too: the cache has it."""
+    """Return the start of a method, by the program that a door compiles too: the cache has it."""
     return jax.jit(lambda key: jax.tree.map(jnp.asarray, method.init(key)))(KEY)
 
 
@@ -233,8 +233,8 @@ def test_init_needs_no_data(name: str, opened: Callable[[str], Opened]) -> None:
 
 @every
 def test_a_release_has_the_shape_of_a_contribution(name: str, opened: Callable[[str], Opened]) -> None:
-    method, _, start, door, _ = opened(name)
-    step = door._step
+    method, _, start, runner, _ = opened(name)
+    step = runner._step
     contribution = jax.eval_shape(method.contribute, start, one_record(name), KEY)
     contribution = released(contribution)  # sparse leaves are released as whole tables
     release = step._release(step.zero())
@@ -251,49 +251,49 @@ def test_a_release_has_the_shape_of_a_contribution(name: str, opened: Callable[[
 
 @every
 def test_no_retrace_after_the_door_is_open(name: str, opened: Callable[[str], Opened]) -> None:
-    _, _, start, door, _ = opened(name)
+    _, _, start, runner, _ = opened(name)
     before = TRACES["count"]
     assert before > 0
     for first, stop in ((0, 2), (2, 5), (5, 7)):
-        start = door.advance(start, first, stop)
+        start = runner.advance(start, first, stop)
     assert TRACES["count"] == before
 
 
 @every
 def test_splitting_segments_changes_no_bit(name: str, opened: Callable[[str], Opened]) -> None:
-    _, _, start, door, ledger = opened(name)
-    whole = door.advance(start, 0, STEPS)
+    _, _, start, runner, ledger = opened(name)
+    whole = runner.advance(start, 0, STEPS)
     for cuts in ((0, 3, STEPS), (0, 1, 2, STEPS), tuple(range(STEPS + 1))):
         state = start
         for first, stop in itertools.pairwise(cuts):
-            state = door.advance(state, first, stop)
+            state = runner.advance(state, first, stop)
         assert same_bits(state, whole)
     assert not same_bits(start, whole)
-    assert sum(look.stop - look.first for look in ledger.looks) == STEPS  # replays were free
+    assert sum(charge.stop - charge.first for charge in ledger.charges) == STEPS  # replays were free
 
 
 @every
 def test_a_record_that_is_not_finite_leaves_a_finite_state(name: str, opened: Callable[[str], Opened]) -> None:
-    _, _, start, door, _ = opened(name)
-    honest, column = door._records, numbers(name)
+    _, _, start, runner, _ = opened(name)
+    honest, column = runner._records, numbers(name)
     try:
         for bad in (np.nan, np.inf, 3e38):
-            door._records = {**honest, column: honest[column].at[3].set(bad)}
-            assert is_finite(door.advance(start, 0, STEPS))
-        door._records = {**honest, column: jnp.full_like(honest[column], jnp.nan)}
-        everyone = door.advance(start, 0, STEPS)
+            runner._records = {**honest, column: honest[column].at[3].set(bad)}
+            assert is_finite(runner.advance(start, 0, STEPS))
+        runner._records = {**honest, column: jnp.full_like(honest[column], jnp.nan)}
+        everyone = runner.advance(start, 0, STEPS)
         assert is_finite(everyone)
         assert not same_bits(everyone, start)  # the noise came all the same
     finally:
-        door._records = honest
+        runner._records = honest
 
 
 @every
-def test_no_records_leave_a_finite_state(name: str, open_door: Callable[..., Door]) -> None:
+def test_no_records_leave_a_finite_state(name: str, open_runner: Callable[..., Runner]) -> None:
     data = PrivateData(jax.tree.map(lambda leaf: leaf[:0], TABLE[name].records), size=COUNT)
     method = TABLE[name].make()(plan(data))
     start = begin(method)
-    end = open_door(method, data, MECHANISM).advance(start, 0, STEPS)
+    end = open_runner(method, data, MECHANISM).advance(start, 0, STEPS)
     assert is_finite(end)
     assert not same_bits(start, end)
 
@@ -310,14 +310,14 @@ def told_of_no_noise(method: Method) -> Method:
 
 @every
 def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
-    name: str, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    name: str, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The wall's noise cannot be turned off, so the test takes it out; the clip is far above all contributions.
     monkeypatch.setattr(lattice, "noise", without_noise)
     data = PrivateData(TABLE[name].records, size=COUNT)
     method = told_of_no_noise(TABLE[name].make()(plan(data)))
     start = begin(method)
-    end = open_door(method, data, Mechanism(1.0, 1000.0, 0.04, STEPS)).advance(start, 0, STEPS)
+    end = open_runner(method, data, Mechanism(1.0, 1000.0, 0.04, STEPS)).advance(start, 0, STEPS)
     private = jax.jit(jax.vmap(method.draw, (None, 0)))(end, jax.random.split(jax.random.fold_in(KEY, STEPS), 1000))
     public = fit_public(TABLE[name].make(), TABLE[name].records, steps=STEPS, key=KEY)
     for site, draws in public.draws.items():
@@ -363,8 +363,8 @@ def test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo(name: str) -
 
 @every
 def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Callable[[str], Opened]) -> None:
-    _, _, start, door, _ = opened(name)
-    step = door._step
+    _, _, start, runner, _ = opened(name)
+    step = runner._step
     program = jax.jit(step.integers)
     generator = np.random.default_rng(2)
     for scale in (1e-3, 1.0, 1e6, 1e30):

@@ -25,7 +25,7 @@ RECIPE = Mechanism(rate=0.1, clip=1.0, noise_multiplier=2.0, steps=10)
 
 
 def plain(requirement: str) -> str:
-    """Give the name of what is required, as package indexes compare names."""
+    """Return the name of what is required, as package indexes compare names."""
     return re.split(r"[\s\[<>=!~;]", requirement, maxsplit=1)[0].lower().replace("_", "-")
 
 
@@ -33,7 +33,7 @@ BASE = {"jaxlib", *(plain(one) for one in PROJECT["dependencies"])}  # jaxlib co
 
 
 def outer_imports(tree: ast.Module) -> Iterator[str]:
-    """Give the packages that are imported when a file is: not those imported within functions or for type checkers."""
+    """Return the packages that are imported when a file is: none within functions or for type checkers only."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -29,9 +29,9 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import Ledger, system, wall
+from tacit import Ledger, engine, system
+from tacit.engine import random as secret_random
 from tacit.ledger import LedgerError
-from tacit.wall import random as secret_random
 from tests.conftest import with_constants_as_arguments
 
 fitting, book = importlib.import_module("tacit.fit"), importlib.import_module("tacit.ledger")
@@ -58,17 +58,17 @@ class World:
         self.executed: list[tuple[str, bytes, int, str]] = []
         secrets = (hashlib.sha256(bytes([i])).digest() for i in itertools.count())
         patch.setattr(secret_random, "fresh", lambda: secret_random.from_bytes(next(secrets)))
-        advance = wall.Door._advance_within
+        advance = engine.Runner._advance_within
 
-        def spy(door: wall.Door, state: Any, first: int, stop: int) -> Any:
-            met = digest((state, door._records))
+        def spy(runner: engine.Runner, state: Any, first: int, stop: int) -> Any:
+            met = digest((state, runner._records))
             self.executed += [
-                (door.tag, secret_random.to_bytes(door._stream), step, met) for step in range(first, stop)
+                (runner.tag, secret_random.to_bytes(runner._stream), step, met) for step in range(first, stop)
             ]
             assert stop == first + 1  # one step a segment, so the state is that of the step
-            return advance(door, state, first, stop)
+            return advance(runner, state, first, stop)
 
-        patch.setattr(wall.Door, "_advance_within", spy)  # where the stream is that of the steps
+        patch.setattr(engine.Runner, "_advance_within", spy)  # where the stream is that of the steps
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -114,26 +114,26 @@ def method() -> tacit.Method:
 def dying(moment: str, world: World) -> Iterator[None]:
     """Let the process die at a moment; backups are made after the second segment and at the crash."""
     run, save = fitting._Run, tacit.Posterior.save
-    checkpoint, advance = run.checkpoint, wall.Door.advance
+    checkpoint, advance = run.checkpoint, engine.Runner.advance
 
     def first(*_: Any) -> Any:
         raise Crash
 
-    def middle(self: Any, state: Any, done: int, door: Any) -> None:
+    def middle(self: Any, state: Any, done: int, runner: Any) -> None:
         if done == 4 and moment == MOMENTS[1]:
             raise Crash  # the look is on the ledger and was taken; what it gave is lost
-        checkpoint(self, state, done, door)
+        checkpoint(self, state, done, runner)
         if done == 2 and not (world.copies / "early").exists():
             world.keep("early")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "checkpoint", middle)
         if moment == MOMENTS[0]:
-            patch.setattr(wall.Door, "advance", first)
+            patch.setattr(engine.Runner, "advance", first)
         if moment == MOMENTS[2]:
             patch.setattr(tacit.Posterior, "save", first)
         yield
-    assert (run.checkpoint, wall.Door.advance, tacit.Posterior.save) == (checkpoint, advance, save)
+    assert (run.checkpoint, engine.Runner.advance, tacit.Posterior.save) == (checkpoint, advance, save)
 
 
 # --- the faults -----------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def clock_backwards(world: World) -> None:
 
 
 def upgraded(world: World) -> None:
-    found = wall.versions()
+    found = engine.versions()
     world.patch.setattr(wall, "versions", lambda: {**found, "tacit": "99.0"})
 
 
@@ -255,8 +255,8 @@ def other_data_and_no_checkpoint(world: World) -> None:
     other_data(world)
     checkpoint = fitting._Run.checkpoint
 
-    def once(self: Any, state: Any, done: int, door: Any) -> None:
-        checkpoint(self, state, done, door)
+    def once(self: Any, state: Any, done: int, runner: Any) -> None:
+        checkpoint(self, state, done, runner)
         raise Crash
 
     def dead(*_: Any) -> None:
@@ -340,9 +340,9 @@ def outcome(fault: Fault, moment: str, folder: Path, unbroken: Unbroken) -> str:
             fault.cure(world)
             posterior = world.fit()
         ledger = Ledger(world.file("ledger.jsonl"))
-        looks = ledger.looks
+        charges = ledger.charges
         # No look is lost: each step that was taken is on the ledger, under its tag.
-        held = {(look.tag, step) for look in looks for step in range(look.first, look.stop)}
+        held = {(charge.tag, step) for charge in charges for step in range(charge.first, charge.stop)}
         assert {(tag, step) for tag, _, step, _ in world.executed} <= held
         # None is taken twice uncharged: a step's noise met one state and one data set.
         met: dict[tuple[bytes, int], set[str]] = {}
@@ -353,7 +353,7 @@ def outcome(fault: Fault, moment: str, folder: Path, unbroken: Unbroken) -> str:
         certificate = posterior.certificate
         assert certificate is not None
         certificate.verify(ledger)
-        charged = sum(look.steps for look in looks)
+        charged = sum(charge.steps for charge in charges)
         assert certificate.mechanism.steps == charged
         again = tacit.Posterior.load(world.file("posterior.npz"))
         assert all(np.array_equal(again.draws[name], posterior.draws[name]) for name in unbroken.draws)

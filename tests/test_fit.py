@@ -20,9 +20,9 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
+from tacit.engine import random as secret_random
 from tacit.ledger import Ledger, LedgerError
 from tacit.types import MethodFor, Plan, Suggestions
-from tacit.wall import random as secret_random
 from tests.conftest import quick_flags
 
 BUDGET = tacit.Budget(1.0, 1e-6)
@@ -80,7 +80,7 @@ def test_certificate_holds_what_was_looked_at():
     assert certificate.mechanism.steps == 30
     assert 0.98 <= certificate.epsilon <= BUDGET.epsilon
     assert 0 < certificate.slack < BUDGET.delta * 2**-20
-    assert [(look.first, look.stop) for look in data.ledger.looks] == [(i, i + 1) for i in range(30)]
+    assert [(charge.first, charge.stop) for charge in data.ledger.charges] == [(i, i + 1) for i in range(30)]
 
 
 def test_a_fresh_run_has_fresh_noise_and_a_simulation_says_so():
@@ -150,7 +150,7 @@ def test_no_number_is_said_twice():
             tacit.fit(method, data, BUDGET, progress=False, **settings)
     assert old_steps(plan).suggests.steps == old_steps(plan).for_steps == 8
     assert tacit.natural()(replace(plan, steps=9)).for_steps == 9
-    assert book.looks == ()
+    assert book.charges == ()
 
 
 def test_older_arguments_stay_for_a_release():
@@ -230,7 +230,7 @@ def test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent
     ):
         with pytest.raises(ValueError, match="nothing to draw from before step 101"):
             act()
-    assert book.looks == ()
+    assert book.charges == ()
     assert tacit.fit(natural, data, BUDGET, clip=1.5, simulate=1, key=key, progress=False).draws["w"].shape == (1000, 2)
 
 
@@ -258,7 +258,7 @@ def test_ask_gives_a_count_and_charges_it():
     data = tacit.PrivateData(records(500), ledger=Ledger())
     answer = tacit.ask(data, lambda record: 1.0, tacit.Budget(2.0, 1e-6), clip=1.0, simulate=5)
     assert abs(float(answer.value) - 500) < 5 * float(answer.noise_std)
-    assert len(data.ledger.looks) == 1
+    assert len(data.ledger.charges) == 1
     assert answer.certificate.kind == "ask"
     answer.certificate.verify(data.ledger)
     both = tacit.ask(data, lambda record: (record["x"], record["y"]), tacit.Budget(2.0, 1e-6), clip=3.0, simulate=6)
@@ -276,12 +276,12 @@ def test_a_cap_refuses_the_run_before_anything_is_read(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", cap=tacit.Budget(1.5, 1e-6))
     data = tacit.PrivateData(records(), ledger=ledger)
     tacit.fit(tacit.vi(model), data, BUDGET, **SETTINGS)
-    charged = len(ledger.looks)
+    charged = len(ledger.charges)
     with pytest.raises(tacit.BudgetExceeded):
         tacit.fit(tacit.vi(model), data, BUDGET, **SETTINGS)
     with pytest.raises(tacit.BudgetExceeded):
         tacit.ask(data, lambda record: 1.0, BUDGET, clip=1.0)
-    assert len(ledger.looks) == charged
+    assert len(ledger.charges) == charged
 
 
 def test_run_folder_keeps_no_secret_and_gives_the_posterior_again(tmp_path):
@@ -307,7 +307,7 @@ def test_run_folder_keeps_no_secret_and_gives_the_posterior_again(tmp_path):
 def interrupted(tmp_path, monkeypatch, after, data, **changes):
     """Run until the given segment has been charged, then fail before its result is kept."""
     calls = []
-    original = tacit.wall.Door.advance
+    original = tacit.engine.Runner.advance
 
     def advance(self, state, first, stop):
         state = original(self, state, first, stop)
@@ -316,14 +316,14 @@ def interrupted(tmp_path, monkeypatch, after, data, **changes):
             raise KeyboardInterrupt
         return state
 
-    monkeypatch.setattr(tacit.wall.Door, "advance", advance)
+    monkeypatch.setattr(tacit.engine.Runner, "advance", advance)
     with pytest.raises(KeyboardInterrupt):
         tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **{**SETTINGS, **changes})
-    monkeypatch.setattr(tacit.wall.Door, "advance", original)
+    monkeypatch.setattr(tacit.engine.Runner, "advance", original)
 
 
-def looks(tmp_path):
-    return [(look.first, look.stop) for look in Ledger(tmp_path / "run" / "ledger.jsonl").looks]
+def charges(tmp_path):
+    return [(charge.first, charge.stop) for charge in Ledger(tmp_path / "run" / "ledger.jsonl").charges]
 
 
 @pytest.mark.parametrize("after", [0, 7])
@@ -333,7 +333,7 @@ def test_an_interrupted_run_replays_for_free(tmp_path, monkeypatch, after):
     secret = (tmp_path / "run" / "secret.key").read_bytes()
     assert (tmp_path / "run" / "secret.key").stat().st_mode & 0o077 == 0
     resumed = tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
-    assert looks(tmp_path) == [(i, i + 1) for i in range(30)]
+    assert charges(tmp_path) == [(i, i + 1) for i in range(30)]
     assert resumed.certificate.mechanism.steps == 30
     monkeypatch.setattr(secret_random, "fresh", lambda: secret_random.from_bytes(secret))
     unbroken = tacit.fit(counting_method(), data, BUDGET, **SETTINGS)
@@ -369,17 +369,17 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
         nothing = np.zeros(0, np.uint8)
         np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=nothing, chain=nothing)
     kept = []
-    original = tacit.wall.Door.advance
+    original = tacit.engine.Runner.advance
 
     def advance(self, state, first, stop):
         if (folder / "secret.key").exists():
             kept.append((folder / "secret.key").read_bytes())
         return original(self, state, first, stop)
 
-    monkeypatch.setattr(tacit.wall.Door, "advance", advance)
+    monkeypatch.setattr(tacit.engine.Runner, "advance", advance)
     resumed = tacit.fit(method, data, BUDGET, run_dir=folder, **SETTINGS)
     assert before not in kept
-    assert looks(tmp_path).count((after, after + 1)) == 2
+    assert charges(tmp_path).count((after, after + 1)) == 2
     assert resumed.certificate.mechanism.steps == 31
     assert resumed.certificate.epsilon > BUDGET.epsilon
     resumed.certificate.verify()
@@ -394,17 +394,17 @@ def test_a_checkpoint_goes_on_only_with_the_ledger_that_holds_its_steps(tmp_path
     (tmp_path / "run" / "anchor.json").unlink()
     with pytest.raises(ValueError, match="this ledger does not hold"):
         tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
-    assert len(other.looks) == 0
+    assert len(other.charges) == 0
 
 
-def test_other_data_never_meet_the_same_noise_under_a_copied_secret(open_door):
+def test_other_data_never_meet_the_same_noise_under_a_copied_secret(open_runner):
     """The difference of two releases under one secret key must not show the record by which the data differ."""
     mechanism = tacit.Mechanism(1.0, 2.0, 20.0, 30)
     totals = []
     for count in (200, 201):
         method = counting_method()
-        door = open_door(method, tacit.PrivateData(records(201)["x"][:count]), mechanism, simulation=False)
-        totals.append(np.asarray(door.advance(method.init(jax.random.key(0)), 0, 30)[0]))
+        runner = open_runner(method, tacit.PrivateData(records(201)["x"][:count]), mechanism, simulation=False)
+        totals.append(np.asarray(runner.advance(method.init(jax.random.key(0)), 0, 30)[0]))
     # Independent noise of std 40 on either side: a difference within 1 of the exact one has probability 0.014 a step,
     # and more than 10 of 30 below 1e-12. The same noise would give 30.
     assert np.sum(np.abs(totals[1] - totals[0] - 1) < 1) <= 10
@@ -453,16 +453,16 @@ def test_a_secret_that_others_may_know_is_not_gone_on_with(tmp_path, monkeypatch
     else:
         secret.chmod(0o644)
     used = []
-    original = tacit.wall.Door.rekey
+    original = tacit.engine.Runner.rekey
     monkeypatch.setattr(
-        tacit.wall.Door,
+        tacit.engine.Runner,
         "rekey",
         lambda self, key, origin=b"": (used.append(secret_random.to_bytes(key)), original(self, key, origin))[1],
     )
     tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **SETTINGS)
     assert used
     assert before not in used
-    assert looks(tmp_path).count((7, 8)) == 2
+    assert charges(tmp_path).count((7, 8)) == 2
 
 
 def test_what_a_kill_left_of_a_secret_is_removed(tmp_path, monkeypatch):
@@ -480,7 +480,7 @@ def test_an_epsilon_that_leaves_no_room_for_slack_is_refused_before_a_look():
     data = tacit.PrivateData(records())
     with pytest.raises(ValueError, match="leaves no room"):
         tacit.fit(counting_method(), data, tacit.Budget(60.0, 1e-9), **SETTINGS)
-    assert len(data.ledger.looks) == 0
+    assert len(data.ledger.charges) == 0
 
 
 def test_a_run_does_not_show_its_secret():
@@ -494,7 +494,7 @@ def test_another_recipe_in_the_folder_is_refused(tmp_path, monkeypatch):
     for changes in ({"steps": 31}, {"clip": 1.0}, {"key": jax.random.key(1)}, {"simulate": 1}):
         with pytest.raises(ValueError, match="another recipe"):
             tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **{**SETTINGS, **changes})
-    assert len(looks(tmp_path)) == 3
+    assert len(charges(tmp_path)) == 3
 
 
 SCRIPT = """
@@ -542,7 +542,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path, wanted):
     unbroken_folder = tmp_path / "unbroken"
     subprocess.run([sys.executable, str(script), str(unbroken_folder)], env=environment, check=True)
     assert same(resumed, tacit.Posterior.load(unbroken_folder / "posterior.npz"))
-    charged = [(look.first, look.stop) for look in Ledger(folder / "ledger.jsonl").looks]
+    charged = [(charge.first, charge.stop) for charge in Ledger(folder / "ledger.jsonl").charges]
     assert charged == [(i, i + 8) for i in range(0, 400, 8)]
     assert json.loads((folder / "run.json").read_text())["simulate"] == 7
 

@@ -271,7 +271,7 @@ def test_a_column_without_bounds_or_with_an_unseen_level_spends_nothing() -> Non
     longer = Schema({"sex": {"levels": ["m", "f"]}, "y": {"low": 0, "high": 2}})
     with pytest.raises(ValueError, match=r"say different things about \['sex'\]"):
         tacit.fit(tacit.formula("y ~ sex", longer), data, tacit.Budget(1.0, 1e-5))
-    assert ledger.looks == ()
+    assert ledger.charges == ()
 
 
 def test_names_that_clash() -> None:
@@ -321,7 +321,7 @@ def test_a_file_is_read_fitted_and_asked_and_a_canary_in_it_is_found_nowhere(tmp
     assert found.labels == ("sex: m - f",)
     assert found.mean[0] < 0
     # The canary: in what is shown, in what is held, in what was written.
-    public = [data, data.schema, data.placeholder, model, posterior, posterior.certificate, data.ledger.looks, found]
+    public = [data, data.schema, data.placeholder, model, posterior, posterior.certificate, data.ledger.charges, found]
     texts = [show(one) for one in public for show in (repr, str)]
     texts += [repr(vars(one)) for one in (model, posterior)]
     content = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file() and file != source]

@@ -56,7 +56,7 @@ def test_designs_are_those_of_bambi(name: str) -> None:
 
 
 def exact_spread(facts: dict[str, Any]) -> tuple[float, float]:
-    """Give mean and standard deviation of the groups' spread in the Gaussian model, by summing over a grid.
+    """Return mean and standard deviation of the groups' spread in the Gaussian model, by summing over a grid.
 
     Given both standard deviations, coefficients and effects are integrated out in closed form.
     """

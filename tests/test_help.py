@@ -43,7 +43,7 @@ def model(age, sex, readmitted=None):
 
 
 def leaves(whole: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Give the parsers of all commands, those of groups such as ``certificate`` taken apart."""
+    """Return the parsers of all commands, those of groups such as ``certificate`` taken apart."""
     below = [action.choices for action in whole._actions if isinstance(action, argparse._SubParsersAction)]
     for choices in below:
         for one in choices.values():
@@ -53,7 +53,7 @@ def leaves(whole: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
 
 
 def examples(whole: argparse.ArgumentParser) -> list[list[str]]:
-    """Give the arguments of every example in a command's help."""
+    """Return the arguments of every example in a command's help."""
     lines = (whole.epilog or "").replace("\\\n", " ").splitlines()
     found = [re.sub(r"^(Examples?:)? *", "", line) for line in lines]
     return [shlex.split(line.split(" > ")[0])[1:] for line in found if line.startswith("tacit ")]

@@ -21,7 +21,7 @@ import pytest
 
 from tacit import accounting, ledger, system
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
-from tacit.ledger import GENESIS, BudgetExceeded, Ledger, LedgerError, Line, Look
+from tacit.ledger import GENESIS, BudgetExceeded, Charge, Ledger, LedgerError, Line
 
 RECIPE = Mechanism(rate=0.01, clip=1.0, noise_multiplier=2.0, steps=100)
 
@@ -29,7 +29,7 @@ RECIPE = Mechanism(rate=0.01, clip=1.0, noise_multiplier=2.0, steps=100)
 WARM_UP = replace(RECIPE, steps=10)
 
 
-def look(first: int = 0, stop: int = 50, **changes: Any) -> Look:
+def charge(first: int = 0, stop: int = 50, **changes: Any) -> Charge:
     values: dict[str, Any] = {
         "run": "run-1",
         "kind": "fit",
@@ -41,12 +41,12 @@ def look(first: int = 0, stop: int = 50, **changes: Any) -> Look:
         "unit": "record",
         "simulation": False,
     }
-    return Look(**{**values, **changes})
+    return Charge(**{**values, **changes})
 
 
 def warm_up(book: Ledger) -> Ledger:
     """Charge a first run, so that the others count by the steps looked at."""
-    book.charge(look(0, 10, run="run-0", mechanism=WARM_UP))
+    book.charge(charge(0, 10, run="run-0", mechanism=WARM_UP))
     return book
 
 
@@ -55,7 +55,7 @@ def total(*steps: int, delta: float = 1e-5) -> float:
 
 
 def steps_on(book: Ledger) -> list[tuple[int, int]]:
-    return [(one.first, one.stop) for one in book.looks]
+    return [(one.first, one.stop) for one in book.charges]
 
 
 def state(to: Path) -> tuple[Path, Path]:
@@ -87,16 +87,16 @@ def book(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
 
 def test_a_new_ledger_has_spent_nothing(book: Ledger) -> None:
     assert book.spent(1e-5) == 0
-    assert book.looks == ()
+    assert book.charges == ()
     assert book.head == GENESIS
     book.verify()
 
 
 def test_the_same_look_is_free_the_second_time(book: Ledger) -> None:
-    assert book.charge(look()) is True
+    assert book.charge(charge()) is True
     head, spent = book.head, book.spent(1e-5)
     assert spent > 0
-    assert book.charge(look()) is False
+    assert book.charge(charge()) is False
     assert (book.head, book.spent(1e-5)) == (head, spent)
 
 
@@ -106,27 +106,27 @@ def test_the_same_look_is_free_the_second_time(book: Ledger) -> None:
     ids=lambda changes: next(iter(changes)),
 )
 def test_anything_else_is_charged_again(book: Ledger, changes: dict[str, object]) -> None:
-    book.charge(look())
+    book.charge(charge())
     before = book.spent(1e-5)
-    assert book.charge(look(**changes)) is True
+    assert book.charge(charge(**changes)) is True
     assert book.spent(1e-5) > before
 
 
 def test_part_of_a_look_is_free(book: Ledger) -> None:
-    book.charge(look(0, 50))
-    assert book.charge(look(0, 30)) is False
-    assert book.charge(look(20, 50)) is False
-    book.charge(look(50, 70))
-    assert book.charge(look(10, 65)) is False, "covered by two looks together"
+    book.charge(charge(0, 50))
+    assert book.charge(charge(0, 30)) is False
+    assert book.charge(charge(20, 50)) is False
+    book.charge(charge(50, 70))
+    assert book.charge(charge(10, 65)) is False, "covered by two looks together"
     assert steps_on(book) == [(0, 50), (50, 70)]
 
 
 def test_only_the_uncovered_steps_are_charged(book: Ledger) -> None:
-    book.charge(look(10, 20))
-    book.charge(look(40, 50))
-    assert book.charge(look(0, 60)) is True
+    book.charge(charge(10, 20))
+    book.charge(charge(40, 50))
+    assert book.charge(charge(0, 60)) is True
     assert steps_on(book) == [(10, 20), (40, 50), (0, 10), (20, 40), (50, 60)]
-    assert book.charge(look(0, 60)) is False
+    assert book.charge(charge(0, 60)) is False
     assert book.runs()["run-1"].steps == 60
 
 
@@ -138,41 +138,41 @@ def test_every_executed_step_is_on_the_ledger_once_for_each_tag() -> None:
         for two in spans:
             book = Ledger()
             for first, stop in (one, two, spans[(one[0] + 5 * two[1]) % len(spans)]):
-                book.charge(look(first, stop, mechanism=recipe))
+                book.charge(charge(first, stop, mechanism=recipe))
                 held = [step for low, high in steps_on(book) for step in range(low, high)]
                 assert len(held) == len(set(held))
                 assert set(range(first, stop)) <= set(held)
 
 
 def test_runs_count_repeated_steps(book: Ledger) -> None:
-    book.charge(look(0, 50))
-    book.charge(look(30, 80, tag="tag-b"))
-    book.charge(look(0, 1, run="run-2", kind="ask", method="mean", mechanism=replace(RECIPE, steps=1)))
+    book.charge(charge(0, 50))
+    book.charge(charge(30, 80, tag="tag-b"))
+    book.charge(charge(0, 1, run="run-2", kind="ask", method="mean", mechanism=replace(RECIPE, steps=1)))
     runs = book.runs()
     assert list(runs) == ["run-1", "run-2"]
-    assert (runs["run-1"].steps, runs["run-1"].repeated, runs["run-1"].looks) == (100, 20, 2)
+    assert (runs["run-1"].steps, runs["run-1"].repeated, runs["run-1"].charges) == (100, 20, 2)
     assert runs["run-1"].looked == RECIPE
     assert runs["run-2"].looked.steps == 1
 
 
 def test_spent_is_the_accountants_total(book: Ledger) -> None:
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     assert book.spent(1e-6) == total(100, delta=1e-6), "the first run counts whole"
-    book.charge(look(50, 100))
+    book.charge(charge(50, 100))
     assert book.spent(1e-6) == total(100, delta=1e-6)
-    book.charge(look(0, 30, tag="tag-b"))
+    book.charge(charge(0, 30, tag="tag-b"))
     assert book.spent(1e-6) == total(100, 30, delta=1e-6), "its repeated steps count apart"
-    book.charge(look(0, 10, run="run-2"))
+    book.charge(charge(0, 10, run="run-2"))
     assert book.spent(1e-6) == total(100, 30, 10, delta=1e-6), "a later run counts as far as it went"
-    book.charge(look(0, 10, run="run-2", tag="tag-b"))
+    book.charge(charge(0, 10, run="run-2", tag="tag-b"))
     assert book.spent(1e-6) == total(100, 30, 20, delta=1e-6)
 
 
 def test_the_history_adds_up_run_by_run(book: Ledger) -> None:
     assert book.history(1e-6) == ()
-    book.charge(look(0, 50))
-    book.charge(look(0, 10, run="run-2"))
-    book.charge(look(50, 100))
+    book.charge(charge(0, 50))
+    book.charge(charge(0, 10, run="run-2"))
+    book.charge(charge(50, 100))
     (one, first), (two, both) = book.history(1e-6)
     assert (one.run, one.steps, two.run, two.steps) == ("run-1", 100, "run-2", 10)
     assert (first, both) == (total(100, delta=1e-6), book.spent(1e-6))
@@ -187,37 +187,37 @@ def test_spent_needs_a_delta(book: Ledger) -> None:
 
 
 def test_one_adjacency(book: Ledger) -> None:
-    book.charge(look())
+    book.charge(charge())
     other = replace(RECIPE, adjacency="replace-one")
     for act in (
-        lambda: book.charge(look(run="run-2", mechanism=other)),
+        lambda: book.charge(charge(run="run-2", mechanism=other)),
         lambda: book.afford(other, "record"),
     ):
         with pytest.raises(LedgerError, match="adjacency 'replace-one', the ledger 'add-remove'"):
             act()
-    assert len(book.looks) == 1
+    assert len(book.charges) == 1
 
 
 def test_one_unit(book: Ledger) -> None:
-    book.charge(look())
+    book.charge(charge())
     with pytest.raises(LedgerError, match="unit of privacy 'patient', the ledger 'record'"):
-        book.charge(look(unit="patient"))
-    assert len(book.looks) == 1
+        book.charge(charge(unit="patient"))
+    assert len(book.charges) == 1
 
 
 def test_one_recipe_for_each_run(book: Ledger) -> None:
-    book.charge(look())
+    book.charge(charge())
     other = replace(RECIPE, noise_multiplier=1.0)
     with pytest.raises(LedgerError, match="another recipe"):
-        book.charge(look(50, 60, mechanism=other))
+        book.charge(charge(50, 60, mechanism=other))
     with pytest.raises(LedgerError, match="another recipe"):
-        book.charge(look(50, 60, kind="ask"))
-    assert book.charge(look(0, 10, run="run-2", mechanism=other)) is True
+        book.charge(charge(50, 60, kind="ask"))
+    assert book.charge(charge(0, 10, run="run-2", mechanism=other)) is True
 
 
 def test_simulated_looks_count_too(book: Ledger) -> None:
-    book.charge(look(simulation=True))
-    book.charge(look(run="run-2"))
+    book.charge(charge(simulation=True))
+    book.charge(charge(run="run-2"))
     assert [run.simulation for run in book.runs().values()] == [True, False]
     assert book.spent(1e-5) == total(100, 50)
 
@@ -240,12 +240,12 @@ def test_simulated_looks_count_too(book: Ledger) -> None:
 )
 def test_looks_that_make_no_sense(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="A look"):
-        look(**changes)
+        charge(**changes)
 
 
 def test_a_look_survives_json() -> None:
-    one = look(3, 7, simulation=True)
-    assert Look.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    one = charge(3, 7, simulation=True)
+    assert Charge.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
 
 # The cap
@@ -255,24 +255,24 @@ def test_the_cap_refuses_before_writing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     limit = total(10, 60)
     book = warm_up(Ledger(path, cap=Budget(limit, 1e-5)))
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     before = path.read_bytes()
     with pytest.raises(BudgetExceeded, match="cap is ε") as caught:
-        book.charge(look(50, 61))
+        book.charge(charge(50, 61))
     words = str(caught.value)
     assert f"{book.spent():.4g} is spent" in words
     assert "11 steps" in words
     assert f"make it {total(10, 61):.4g}" in words
     assert path.read_bytes() == before
-    assert book.charge(look(0, 50)) is False, "a replay is free even under a cap that is used up"
-    assert book.charge(look(50, 60)) is True
+    assert book.charge(charge(0, 50)) is False, "a replay is free even under a cap that is used up"
+    assert book.charge(charge(50, 60)) is True
     assert book.spent() == limit
 
 
 def test_only_what_is_new_counts_against_the_cap() -> None:
     book = warm_up(Ledger(cap=Budget(total(10, 60), 1e-5)))
-    book.charge(look(0, 50))
-    assert book.charge(look(0, 60)) is True
+    book.charge(charge(0, 50))
+    assert book.charge(charge(0, 60)) is True
 
 
 def test_a_calibrated_run_fits_a_cap_equal_to_its_budget() -> None:
@@ -280,18 +280,18 @@ def test_a_calibrated_run_fits_a_cap_equal_to_its_budget() -> None:
     recipe = calibrate(budget, rate=0.01, steps=500, clip=1.0)
     book = Ledger(cap=budget)
     book.afford(recipe, "record")
-    assert book.charge(look(0, 500, mechanism=recipe)) is True
+    assert book.charge(charge(0, 500, mechanism=recipe)) is True
     assert 0.98 <= book.spent() <= 1
     with pytest.raises(BudgetExceeded):
-        book.charge(look(0, 1, run="run-2", mechanism=recipe))
+        book.charge(charge(0, 1, run="run-2", mechanism=recipe))
 
 
 def test_a_first_run_that_may_begin_may_end() -> None:
     book = Ledger(cap=Budget(total(100), 1e-5))
     with pytest.raises(BudgetExceeded):
-        book.charge(look(0, 1, mechanism=replace(RECIPE, steps=101)))
+        book.charge(charge(0, 1, mechanism=replace(RECIPE, steps=101)))
     for first in range(0, 100, 20):
-        assert book.charge(look(first, first + 20)) is True
+        assert book.charge(charge(first, first + 20)) is True
         assert book.spent() == total(100)
 
 
@@ -301,7 +301,7 @@ def test_afford_checks_a_whole_run(tmp_path: Path) -> None:
     book.afford(RECIPE, "record")
     with pytest.raises(BudgetExceeded, match="a run of 101 steps"):
         book.afford(replace(RECIPE, steps=101), "record")
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     with pytest.raises(BudgetExceeded):
         book.afford(RECIPE, "record")
     book.afford(RECIPE, "record", run="run-1")
@@ -325,7 +325,7 @@ def test_the_cap_binds_later_openings(tmp_path: Path) -> None:
 
 def test_a_cap_cannot_be_added_later(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    Ledger(path).charge(look())
+    Ledger(path).charge(charge())
     with pytest.raises(LedgerError, match="has no cap"):
         Ledger(path, cap=Budget(1.0, 1e-5))
 
@@ -335,14 +335,14 @@ def test_a_cap_set_by_another_process_binds_at_once(tmp_path: Path) -> None:
     early = Ledger(path)
     Ledger(path, cap=Budget(1e-6, 1e-5))
     with pytest.raises(BudgetExceeded):
-        early.charge(look())
+        early.charge(charge())
 
 
 def test_the_adjacency_can_be_fixed_beforehand(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     Ledger(path, adjacency="replace-one")
     with pytest.raises(LedgerError, match="adjacency"):
-        Ledger(path).charge(look())
+        Ledger(path).charge(charge())
     with pytest.raises(LedgerError, match="adjacency"):
         Ledger(path, adjacency="add-remove")
     with pytest.raises(ValueError, match="write one of"):
@@ -366,25 +366,25 @@ def test_the_line_is_on_the_disk_before_charge_returns(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "fsync", spy)
     book = Ledger(path)
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     assert synced == [("ledger.jsonl", 2), (tmp_path.name, 2)], "the file with its line, then its folder"
     synced.clear()
-    book.charge(look(50, 60))
+    book.charge(charge(50, 60))
     assert synced == [("ledger.jsonl", 3)]
     synced.clear()
-    assert book.charge(look(50, 60)) is False
+    assert book.charge(charge(50, 60)) is False
     assert synced == []
     # Another process may have been killed between its write and its fsync.
-    assert Ledger(path).charge(look(50, 60)) is False
+    assert Ledger(path).charge(charge(50, 60)) is False
     assert synced == [("ledger.jsonl", 3), (tmp_path.name, 3)]
 
 
 def test_opening_creates_nothing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    assert Ledger(path).looks == ()
+    assert Ledger(path).charges == ()
     assert not path.exists()
     with pytest.raises(LedgerError, match="does not exist"):
-        Ledger(tmp_path / "nowhere" / "ledger.jsonl").charge(look())
+        Ledger(tmp_path / "nowhere" / "ledger.jsonl").charge(charge())
 
 
 def test_a_path_that_cannot_be_a_ledger(tmp_path: Path) -> None:
@@ -398,8 +398,8 @@ def test_a_path_that_cannot_be_a_ledger(tmp_path: Path) -> None:
 def test_the_chain(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
-    book.charge(look(50, 60))
+    book.charge(charge(0, 50))
+    book.charge(charge(50, 60))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["seq"] for line in lines] == [0, 1, 2]
     assert [line["prev"] for line in lines] == [GENESIS, lines[0]["hash"], lines[1]["hash"]]
@@ -413,9 +413,9 @@ def test_the_chain(tmp_path: Path) -> None:
 def test_killed_while_writing_at_every_byte(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     before, anchored = path.read_bytes(), state(tmp_path)
-    book.charge(look(50, 60))
+    book.charge(charge(50, 60))
     whole = path.read_bytes()
     for size in range(len(before), len(whole) + 1):
         path.write_bytes(whole[:size])
@@ -425,8 +425,8 @@ def test_killed_while_writing_at_every_byte(tmp_path: Path) -> None:
         kept = size >= len(whole) - 1
         assert steps_on(torn) == ([(0, 50), (50, 60)] if kept else [(0, 50)])
         assert path.read_bytes() == whole[:size], "reading changes nothing"
-        assert torn.charge(look(50, 60)) is not kept
-        assert torn.charge(look(60, 70)) is True
+        assert torn.charge(charge(50, 60)) is not kept
+        assert torn.charge(charge(60, 70)) is True
         assert steps_on(Ledger(path)) == [(0, 50), (50, 60), (60, 70)]
         assert path.read_bytes().startswith(before)
         assert path.read_bytes().endswith(b"\n")
@@ -442,17 +442,17 @@ def test_killed_while_writing_the_header_at_every_byte(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         restore(anchored)
         torn = Ledger(path, cap=Budget(1.0, 1e-5))
-        assert torn.charge(look()) is True
+        assert torn.charge(charge()) is True
         assert Ledger(path).cap == Budget(1.0, 1e-5)
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 5000, b'{"body":{"look":' + b"\0" * 5000], ids=["zeros", "both"])
 def test_a_power_failure_may_leave_zeros(tmp_path: Path, tail: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
-    Ledger(path).charge(look(0, 50))
+    Ledger(path).charge(charge(0, 50))
     before = path.read_bytes()
     path.write_bytes(before + tail)
-    assert Ledger(path).charge(look(50, 60)) is True
+    assert Ledger(path).charge(charge(50, 60)) is True
     assert steps_on(Ledger(path)) == [(0, 50), (50, 60)]
     assert b"\0" not in path.read_bytes()
     assert path.read_bytes().count(b"\n") == 3
@@ -461,17 +461,17 @@ def test_a_power_failure_may_leave_zeros(tmp_path: Path, tail: bytes) -> None:
 def test_a_torn_line_that_another_process_cut_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     one = Ledger(path)
-    one.charge(look(0, 50))
+    one.charge(charge(0, 50))
     two = Ledger(path)
     path.write_bytes(path.read_bytes() + b'{"body":{"lo')
-    assert len(one.looks) == 1
-    assert two.charge(look(50, 60)) is True
+    assert len(one.charges) == 1
+    assert two.charge(charge(50, 60)) is True
     assert steps_on(one) == [(0, 50), (50, 60)]
     path.write_bytes(path.read_bytes()[:-1])
-    assert len(Ledger(path).looks) == 2
+    assert len(Ledger(path).charges) == 2
     third = Ledger(path)
-    assert Ledger(path).charge(look(60, 70)) is True
-    assert len(third.looks) == 3, "the missing newline was added by the other"
+    assert Ledger(path).charge(charge(60, 70)) is True
+    assert len(third.charges) == 3, "the missing newline was added by the other"
 
 
 def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -486,8 +486,8 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
 def test_every_changed_byte_is_found_and_named(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
-    book.charge(look(50, 60))
+    book.charge(charge(0, 50))
+    book.charge(charge(50, 60))
     whole = path.read_bytes()
     ends = [place for place, byte in enumerate(whole) if byte == 10]
     for place in range(ends[-1]):
@@ -500,7 +500,7 @@ def test_every_changed_byte_is_found_and_named(tmp_path: Path) -> None:
 
 def test_a_line_in_another_form_is_found(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    Ledger(path).charge(look())
+    Ledger(path).charge(charge())
     whole = path.read_bytes()
     for old, new in (
         (b'"rate":0.01,', b'"rate":0.010,'),
@@ -515,11 +515,11 @@ def test_a_line_in_another_form_is_found(tmp_path: Path) -> None:
 def test_a_line_rewritten_with_a_fitting_hash_breaks_the_chain(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
-    book.charge(look(50, 60))
+    book.charge(charge(0, 50))
+    book.charge(charge(50, 60))
     lines = path.read_bytes().splitlines(keepends=True)
     old = book.lines[1]
-    forged = Line.seal(1, old.time, {"look": look(0, 5).to_dict()}, old.prev)
+    forged = Line.seal(1, old.time, {"look": charge(0, 5).to_dict()}, old.prev)
     lines[1] = ledger.canonical(forged.to_dict()) + b"\n"
     path.write_bytes(b"".join(lines))
     with pytest.raises(LedgerError, match=r"Line 3 of .* does not follow"):
@@ -530,7 +530,7 @@ def test_lines_cannot_be_left_out_or_swapped(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
     for first in range(0, 40, 10):
-        book.charge(look(first, first + 10))
+        book.charge(charge(first, first + 10))
     lines = path.read_bytes().splitlines(keepends=True)
     for wrong, number in (
         (lines[1:], 1),
@@ -546,10 +546,10 @@ def test_lines_cannot_be_left_out_or_swapped(tmp_path: Path) -> None:
 
 def test_a_consistent_line_must_still_make_sense(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    Ledger(path).charge(look())
+    Ledger(path).charge(charge())
     good = path.read_bytes()
     last = Ledger(path).lines[-1]
-    body = look().to_dict()
+    body = charge().to_dict()
     for wrong in (
         {"look": {**body, "stop": 101}},
         {"look": {**body, "unit": "patient"}},
@@ -576,28 +576,28 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 def test_a_ledger_that_breaks_while_open_charges_nothing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
-    book.charge(look(50, 60))
+    book.charge(charge(0, 50))
+    book.charge(charge(50, 60))
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
     for wrong in (b"".join(lines[:2]), b"", whole + b"junk\n", whole[:-5] + b'0"}\n', b"x" * len(whole)):
         path.write_bytes(wrong)
         with pytest.raises(LedgerError):
-            book.charge(look(60, 70))
+            book.charge(charge(60, 70))
         assert path.read_bytes() == wrong
     path.unlink()
     with pytest.raises(LedgerError, match="is gone"):
-        book.charge(look(60, 70))
+        book.charge(charge(60, 70))
     assert not path.exists()
     path.write_bytes(whole)
-    assert book.charge(look(60, 70)) is True
+    assert book.charge(charge(60, 70)) is True
 
 
 def test_verify_reads_everything_again(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
-    book.charge(look(50, 60))
+    book.charge(charge(0, 50))
+    book.charge(charge(50, 60))
     whole = path.read_bytes()
     book.verify()
     # The first look changed; the last line, which reading checks, is as it was.
@@ -605,7 +605,7 @@ def test_verify_reads_everything_again(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="Line 2"):
         book.verify()
     other = tmp_path / "other.jsonl"
-    Ledger(other).charge(look(0, 30))
+    Ledger(other).charge(charge(0, 30))
     path.write_bytes(other.read_bytes())
     with pytest.raises(LedgerError):
         book.verify()
@@ -614,7 +614,7 @@ def test_verify_reads_everything_again(tmp_path: Path) -> None:
 def test_a_full_disk_means_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     before = path.read_bytes()
     real = system.write_at
 
@@ -624,17 +624,17 @@ def test_a_full_disk_means_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(system, "write_at", full)
     with pytest.raises(LedgerError, match="No space left"):
-        book.charge(look(50, 60))
+        book.charge(charge(50, 60))
     monkeypatch.undo()
     assert path.read_bytes() == before
-    assert book.charge(look(50, 60)) is True
+    assert book.charge(charge(50, 60)) is True
 
 
 def test_a_write_in_small_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = system.write_at
     monkeypatch.setattr(system, "write_at", lambda file, data, offset: real(file, data[:7], offset))
     book = Ledger(tmp_path / "ledger.jsonl")
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     book.verify()
     assert steps_on(Ledger(tmp_path / "ledger.jsonl")) == [(0, 50)]
 
@@ -655,7 +655,7 @@ def test_a_file_replaced_while_its_lock_is_waited_for_loses_no_look(
 ) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     real, swaps = system.locked, [swap]
 
     @contextlib.contextmanager
@@ -666,30 +666,30 @@ def test_a_file_replaced_while_its_lock_is_waited_for_loses_no_look(
             yield
 
     monkeypatch.setattr(system, "locked", late)
-    assert book.charge(look(50, 60)) is True
+    assert book.charge(charge(50, 60)) is True
     assert not swaps
     assert steps_on(Ledger(path)) == [(0, 50), (50, 60)]
     # Another content in its place is found, and an empty path under a ledger in use is not filled again.
     swaps.append(lambda path: os.replace(tmp_path / "other", path))
-    Ledger(tmp_path / "other").charge(look(0, 30))
+    Ledger(tmp_path / "other").charge(charge(0, 30))
     with pytest.raises(LedgerError, match="shortened or replaced"):
-        book.charge(look(60, 70))
+        book.charge(charge(60, 70))
     path = tmp_path / "third"
-    Ledger(path).charge(look(0, 50))
+    Ledger(path).charge(charge(0, 50))
     book = Ledger(path)
     swaps.append(Path.unlink)
     with pytest.raises(LedgerError, match="is gone"):
-        book.charge(look(60, 70))
+        book.charge(charge(60, 70))
 
 
 def test_a_file_that_is_replaced_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
-    book.charge(look(0, 50))
+    book.charge(charge(0, 50))
     monkeypatch.setattr(book, "_is_in_place", lambda file: False)
     open_files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     with pytest.raises(LedgerError, match="again and again"):
-        book.charge(look(50, 60))
+        book.charge(charge(50, 60))
     assert not open_files or len(os.listdir("/proc/self/fd")) == open_files
     monkeypatch.undo()
     assert steps_on(Ledger(path)) == [(0, 50)]
@@ -701,7 +701,7 @@ def test_a_file_replaced_while_a_line_is_synced_means_no_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay: bool
 ) -> None:
     path = tmp_path / "ledger.jsonl"
-    Ledger(path).charge(look(0, 50))
+    Ledger(path).charge(charge(0, 50))
     book, real, before = Ledger(path), system.flush_to_disk, path.read_bytes()
     copy = tmp_path / "copy"
     copy.write_bytes(before)
@@ -713,14 +713,14 @@ def test_a_file_replaced_while_a_line_is_synced_means_no_look(
 
     monkeypatch.setattr(system, "flush_to_disk", slow)
     with pytest.raises(LedgerError, match="No record is read"):
-        book.charge(look(0, 50) if replay else look(50, 60))
+        book.charge(charge(0, 50) if replay else charge(50, 60))
     assert path.read_bytes() == before
     # The file that is there now is not known to be on the disk, so even a replay brings it there first.
     synced: list[int] = []
     monkeypatch.setattr(system, "flush_to_disk", lambda file: synced.append(file) or real(file))
-    assert book.charge(look(0, 50)) is False
+    assert book.charge(charge(0, 50)) is False
     assert len(synced) == 1
-    assert book.charge(look(50, 60)) is True
+    assert book.charge(charge(50, 60)) is True
     assert steps_on(Ledger(path)) == [(0, 50), (50, 60)]
 
 
@@ -730,7 +730,7 @@ def test_a_file_replaced_while_a_line_is_synced_means_no_look(
 def _append(path: Path, name: str, count: int) -> None:
     book = Ledger(path)
     for first in range(count):
-        assert book.charge(look(first, first + 1, run=name)) is True
+        assert book.charge(charge(first, first + 1, run=name)) is True
 
 
 def test_two_processes_append_to_one_ledger(tmp_path: Path) -> None:
@@ -751,7 +751,7 @@ def test_two_processes_append_to_one_ledger(tmp_path: Path) -> None:
 def test_threads_append_to_one_ledger(book: Ledger) -> None:
     def work(name: str) -> None:
         for first in range(20):
-            book.charge(look(first, first + 1, run=name))
+            book.charge(charge(first, first + 1, run=name))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in ("one", "two", "three")]
     for thread in threads:
@@ -759,17 +759,17 @@ def test_threads_append_to_one_ledger(book: Ledger) -> None:
     for thread in threads:
         thread.join()
     book.verify()
-    assert len(book.looks) == 60
+    assert len(book.charges) == 60
 
 
 def test_two_openings_share_the_cap(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     one = warm_up(Ledger(path, cap=Budget(total(10, 60), 1e-5)))
     two = Ledger(path)
-    assert one.charge(look(0, 40)) is True
+    assert one.charge(charge(0, 40)) is True
     with pytest.raises(BudgetExceeded):
-        two.charge(look(40, 80))
-    assert two.charge(look(0, 40)) is False, "the other's look is a replay here"
+        two.charge(charge(40, 80))
+    assert two.charge(charge(0, 40)) is False, "the other's look is a replay here"
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
@@ -795,7 +795,7 @@ for step in range(start, 100000):
         child.wait()
         child.stdout.close()
         done = int(rest[-1]) if rest else last
-        held = [one.first for one in Ledger(path).looks]
+        held = [one.first for one in Ledger(path).charges]
         assert held == list(range(len(held)))
         assert done < len(held) <= done + 2, "every look that was allowed is on the ledger"
 

@@ -12,7 +12,7 @@ import pytest
 import tacit.results.plots
 from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.certificate import Certificate
-from tacit.ledger import Ledger, Look
+from tacit.ledger import Charge, Ledger
 from tacit.results.plots import plot_ledger, plot_sweep, plot_topics, plot_tradeoff, plot_weights
 
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
@@ -32,7 +32,7 @@ def closed() -> Iterator[None]:
 def charged(cap: Budget | None = None) -> Ledger:
     book = Ledger(cap=cap)
     for place in range(3):
-        book.charge(Look(f"run-{place}", "fit", "vi", RECIPE, 0, 100, "tag", "record", False))
+        book.charge(Charge(f"run-{place}", "fit", "vi", RECIPE, 0, 100, "tag", "record", False))
     return book
 
 

@@ -41,7 +41,7 @@ def steps(workflow: Path) -> list[dict[str, Any]]:
 
 
 def recipe_of(target: str) -> list[str]:
-    """Give the commands of a target of the Makefile, in words; none if there is no such target."""
+    """Return the commands of a target of the Makefile, in words; none if there is no such target."""
     found = re.search(rf"^{target}:.*\n((?:\t.*\n)*)", MAKEFILE, re.MULTILINE)
     return shlex.split(found[1]) if found else []
 

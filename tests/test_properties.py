@@ -314,7 +314,7 @@ def test_refused_fits_cost_nothing(bad: tuple[str, Any]) -> None:
     with searched():
         tacit.fit(**{**good, name: value})
     assert COUNTED["refused"] == before + 1, bad
-    assert ledger.looks == ()
+    assert ledger.charges == ()
 
 
 # --- everything that a run writes -----------------------------------------------------------------------------
@@ -326,7 +326,7 @@ none of its bytes is the exponent of a number between 2**-9 and 16, so that it c
 
 
 def forms(number: float) -> list[bytes]:
-    """Give the ways in which a number may stand in a file."""
+    """Return the ways in which a number may stand in a file."""
     words = [f"{number:.2f}".encode(), str(int(number)).encode(), f"{number:.8e}".encode()]
     return words + [np.asarray(number, kind).tobytes() for kind in (np.float32, np.float64, ">f4", ">f8")]
 
@@ -351,13 +351,13 @@ def test_no_record_value_is_written_or_said_by_a_run(
     table["age"][7] = WRITTEN
     data = PrivateData(table, schema, ledger=tmp_path / "ledger.jsonl")
     seen: list[bytes] = []
-    checkpoint = tacit.wall.Door.advance
+    checkpoint = tacit.engine.Runner.advance
 
-    def kept(door: Any, state: Any, first: int, stop: int) -> Any:
+    def kept(runner: Any, state: Any, first: int, stop: int) -> Any:
         seen.extend(path.read_bytes() for path in (tmp_path / "run").iterdir())
-        return checkpoint(door, state, first, stop)
+        return checkpoint(runner, state, first, stop)
 
-    monkeypatch.setattr(tacit.wall.Door, "advance", kept)
+    monkeypatch.setattr(tacit.engine.Runner, "advance", kept)
     jax.config.update("jax_log_compiles", True)
     try:
         with warnings.catch_warnings(record=True) as warned:

@@ -31,7 +31,7 @@ KEY = jax.random.key(0)
 
 
 def posterior(likelihood: str, output: Any, columns: tuple[int, ...] = (), **more: Any) -> tacit.Posterior:
-    """Give a posterior of one draw whose predictions are known: outputs are a fixed function of x."""
+    """Return a posterior of one draw whose predictions are known: outputs are a fixed function of x."""
     net = tacit.network((lambda key: jnp.ones(1), lambda w, x: output(x) * w), likelihood, **more)
     method = tacit.sgd(net)(Plan({"x": jnp.zeros(columns), "y": jnp.zeros((), jnp.int32)}, 10))
     return tacit.Posterior({"weights": np.ones((300, 1))}, None, method)

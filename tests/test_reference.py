@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.reference import clip, keys, samplers, streams
-from tacit.wall import random
+from tacit.engine import random
+from tacit.wall import clip, keys, samplers, streams
 from tests import reviewers_list
 
 ROOT = Path(__file__).parents[1]
@@ -23,20 +23,20 @@ BUDGET = tacit.Budget(5.0, 1e-5)
 ALONE = """
 import importlib, json, sys, types
 source = sys.argv[1]
-for name in ("tacit", "tacit.facts", "tacit.wall", "tacit.reference"):
+for name in ("tacit", "tacit.facts", "tacit.wall"):
     empty = types.ModuleType(name)
     empty.__path__ = [source + "/" + name.replace(".", "/")]
     sys.modules[name] = empty
 import jax, jax.numpy as jnp, numpy as np
-from tacit.reference.door import ReferenceDoor
+from tacit.wall.reference import ReferenceRunner
 from tacit.ledger import Ledger
 from tacit.accounting.mechanism import Mechanism
-from tacit.reference import keys
+from tacit.wall import keys
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 method = Method(lambda key: jnp.zeros(2), lambda s, r, key: r, lambda s, release, key: release.full, lambda s, key: {})
 data, ledger = PrivateData(np.ones((20, 2), np.float32)), Ledger()
-door = ReferenceDoor(method, data, Mechanism(0.5, 1.0, 1.0, 3), secret=keys.fixed(1), key=jax.random.key(0),
+door = ReferenceRunner(method, data, Mechanism(0.5, 1.0, 1.0, 3), secret=keys.fixed(1), key=jax.random.key(0),
                      ledgers=[ledger], run="a", kind="fit", title="t", simulation=False)
 state = door.advance(jnp.zeros(2), 0, 3)
 assert np.isfinite(state).all() and len(ledger.looks) == 1
@@ -72,7 +72,7 @@ def test_what_the_list_leaves_out_takes_no_part() -> None:
     done = subprocess.run(given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)) <= set(reviewers_list.closure())
-    assert not {"tacit.wall.alias", "tacit.wall.lattice", "tacit.wall.disk"} & set(json.loads(done.stdout))
+    assert not {"tacit.engine.alias", "tacit.engine.lattice", "tacit.engine.disk"} & set(json.loads(done.stdout))
 
 
 def test_a_fit_by_the_reference_is_the_fit_by_the_engine() -> None:
@@ -97,15 +97,15 @@ def test_a_run_by_the_reference_is_charged_and_resumed(tmp_path: Path) -> None:
 
 def test_other_programs_and_data_have_other_tags_and_equal_ones_the_same() -> None:
     from tacit.ledger import Ledger
-    from tacit.reference.door import ReferenceDoor
+    from tacit.wall.reference import ReferenceRunner
 
     def tag(method: tacit.Method, held: tacit.PrivateData, secret: int = 1, origin: bytes = b"") -> str:
-        door = ReferenceDoor(
+        runner = ReferenceRunner(
             method, held, tacit.Mechanism(0.5, 1.0, 1.0, 3), secret=keys.fixed(secret), key=jax.random.key(0),
             ledgers=[Ledger()], run="a", kind="fit", title="t", simulation=False,
         )  # fmt: skip
-        door.rekey(keys.fixed(secret), origin)
-        return door.tag
+        runner.rekey(keys.fixed(secret), origin)
+        return runner.tag
 
     other = tacit.PrivateData(np.zeros((200, 3), np.float32), size=200)
     assert tag(mean(), data()) == tag(mean(), data())

@@ -14,8 +14,8 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
+from tacit.engine import Runner
 from tacit.types import Model, Plan
-from tacit.wall import Door
 
 from .means import SCHEMA, mean_of
 
@@ -79,17 +79,17 @@ def test_intervals_that_ignore_the_noise_are_found_out() -> None:
 
 def test_nothing_is_charged_and_each_setting_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     opened, charged = [], []
-    begin, charge = Door.__init__, tacit.Ledger.charge
+    begin, charge = Runner.__init__, tacit.Ledger.charge
 
     def counting(self, *args, **facts):
         opened.append(facts["simulation"])
         begin(self, *args, **facts)
 
-    def watching(self, look):
-        charged.append((self.path, look.simulation))
-        return charge(self, look)
+    def watching(self, entry):
+        charged.append((self.path, entry.simulation))
+        return charge(self, entry)
 
-    monkeypatch.setattr(Door, "__init__", counting)
+    monkeypatch.setattr(Runner, "__init__", counting)
     monkeypatch.setattr(tacit.Ledger, "charge", watching)
     rehearsal = tacit.rehearse(mean_of(200), SCHEMA, BUDGET, clip=[3.0, 6.0], replicates=4, key=KEY)
     assert opened == [True, True]
@@ -216,15 +216,15 @@ def test_dask_finds_the_same() -> None:
     assert alone == together
 
 
-def test_a_door_with_a_real_secret_takes_no_other_records(open_door) -> None:
+def test_a_door_with_a_real_secret_takes_no_other_records(open_runner) -> None:
     data = tacit.PrivateData({"y": np.zeros(20, np.float32)})
     mechanism = tacit.Mechanism(1.0, 1.0, 1.0, 1)
-    door = open_door(mean_of(20), data, mechanism, simulation=False)
+    runner = open_runner(mean_of(20), data, mechanism, simulation=False)
     with pytest.raises(ValueError, match="Only a simulation"):
-        door.rehearse(data, jax.random.key(0), KEY)
+        runner.rehearse(data, jax.random.key(0), KEY)
     other = tacit.PrivateData({"y": np.zeros(21, np.float32)})
     with pytest.raises(ValueError, match="same number"):
-        open_door(mean_of(20), data, mechanism).rehearse(other, jax.random.key(0), KEY)
+        open_runner(mean_of(20), data, mechanism).rehearse(other, jax.random.key(0), KEY)
 
 
 def test_the_plot_has_a_line_for_each_setting(known: tacit.Rehearsal) -> None:

@@ -19,7 +19,7 @@ import tacit
 from tacit.accounting.explanation import percent, up
 from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.certificate import SIMULATION
-from tacit.ledger import Ledger, Look
+from tacit.ledger import Charge, Ledger
 from tacit.results.calibration import reliability
 from tacit.results.report import _digits, _odds, _ticks, report, write_report
 
@@ -30,7 +30,7 @@ in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not inst
 
 def charged(book: Ledger, run: str = "run-1", **changes: Any) -> tacit.Certificate:
     facts = {"kind": "fit", "method": "vi", "mechanism": RECIPE, "tag": "a", "unit": "patient", "simulation": False}
-    book.charge(Look(run=run, first=0, stop=100, **{**facts, **changes}))
+    book.charge(Charge(run=run, first=0, stop=100, **{**facts, **changes}))
     budget = Budget(1.0, 1e-5, unit="patient")
     return tacit.Certificate.issue(ledger=book, run=run, budget=budget, slack=2.0**-60, versions={"x": "1"})
 
@@ -212,10 +212,10 @@ def shown(dom: str, name: str) -> str:
 
 
 def asked_of_the_network(log: Path) -> set[str]:
-    """Give the addresses in Chromium's network log, but for those that the browser asks on its own account."""
+    """Return the addresses in Chromium's network log, but for those that the browser asks on its own account."""
     addresses = set(re.findall(r'"url":"(https?:[^"]+)"', log.read_text("utf-8")))
-    own = re.compile(r"https?://([\w-]+\.)*(google|googleapis|gvt1|gstatic)\.com/")
-    return {address for address in addresses if not own.match(address)}
+    browsers = re.compile(r"https?://([\w-]+\.)*(google|googleapis|gvt1|gstatic)\.com/")
+    return {address for address in addresses if not browsers.match(address)}
 
 
 @in_a_browser

@@ -16,9 +16,9 @@ import tacit
 from tacit import accounting
 from tacit.accounting import composition, renyi
 from tacit.certificate import Certificate, CertificateError
-from tacit.ledger import Ledger, LedgerError, Look
+from tacit.engine import Runner, repeat
+from tacit.ledger import Charge, Ledger, LedgerError
 from tacit.types import Model
-from tacit.wall import Door, repeat
 
 from .means import SCHEMA, mean_of
 
@@ -138,8 +138,8 @@ def test_the_number_of_runs_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         certificate = selected.posterior.certificate.to_dict()
         for name in ("run", "lines", "ledger_head", "digest", "total", "numbers"):
             del certificate[name]
-        looks = [replace(look, run="run", tag="tag") for look in data.ledger.looks]
-        shown.append((certificate, looks, len(data.ledger.lines)))
+        charges = [replace(charge, run="run", tag="tag") for charge in data.ledger.charges]
+        shown.append((certificate, charges, len(data.ledger.lines)))
     assert shown[0] == shown[1]
 
 
@@ -149,14 +149,14 @@ def test_the_number_of_runs_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_charge_is_made_once_and_before_the_first_look(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     data = sealed(ledger=tmp_path / "ledger.jsonl")
     lines, secrets = [], set()
-    advance = Door._advance
+    advance = Runner._advance
 
     def watching(self, state, first, stop):
         lines.append(len((tmp_path / "ledger.jsonl").read_text().splitlines()))
         secrets.add(self.tag)
         return advance(self, state, first, stop)
 
-    monkeypatch.setattr(Door, "_advance", watching)
+    monkeypatch.setattr(Runner, "_advance", watching)
     monkeypatch.setattr(repeat, "draw_number", lambda repeats, chance: 5)
     tacit.select(GOOD, data, BUDGET, **SETTINGS)
     assert lines == [2] * 5  # the header and the one look
@@ -168,49 +168,49 @@ def test_a_crash_leaves_the_charge(monkeypatch: pytest.MonkeyPatch) -> None:
     data = sealed()
     monkeypatch.setattr(repeat, "draw_number", lambda repeats, chance: 3)
     runs = iter([None, KeyboardInterrupt])
-    advance = Door._advance
+    advance = Runner._advance
 
     def dying(self, state, first, stop):
         if fault := next(runs):
             raise fault
         return advance(self, state, first, stop)
 
-    monkeypatch.setattr(Door, "_advance", dying)
+    monkeypatch.setattr(Runner, "_advance", dying)
     with pytest.raises(KeyboardInterrupt):
         tacit.select(GOOD, data, BUDGET, **SETTINGS)
-    (look,) = data.ledger.looks
-    assert (look.kind, look.steps, look.mechanism.repeats) == ("select", 20, 6.0)
+    (charge,) = data.ledger.charges
+    assert (charge.kind, charge.steps, charge.mechanism.repeats) == ("select", 20, 6.0)
     assert 0.99 <= data.ledger.spent(BUDGET.delta) <= 1.0
 
 
 def test_a_cap_that_is_too_small_refuses_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     data = sealed(ledger=Ledger(cap=tacit.Budget(0.9, 1e-6)))
-    monkeypatch.setattr(Door, "_advance", lambda *_: pytest.fail("records were read"))
+    monkeypatch.setattr(Runner, "_advance", lambda *_: pytest.fail("records were read"))
     with pytest.raises(tacit.BudgetExceeded):
         tacit.select(GOOD, data, BUDGET, **SETTINGS)
-    assert data.ledger.looks == ()
+    assert data.ledger.charges == ()
 
 
 def test_a_selection_is_charged_whole_and_once() -> None:
     recipe = tacit.Mechanism(0.1, 1.0, 3.0, 100, repeats=5.0)
     facts = {"run": "one", "kind": "select", "method": "best of", "tag": "t", "unit": "record", "simulation": False}
     with pytest.raises(ValueError, match="charged once and whole"):
-        Look(mechanism=recipe, first=0, stop=50, **facts)
+        Charge(mechanism=recipe, first=0, stop=50, **facts)
     with pytest.raises(ValueError, match="give both or neither"):
-        Look(mechanism=recipe, first=0, stop=100, **{**facts, "kind": "fit"})
+        Charge(mechanism=recipe, first=0, stop=100, **{**facts, "kind": "fit"})
     with pytest.raises(ValueError, match="give both or neither"):
-        Look(mechanism=replace(recipe, repeats=None), first=0, stop=100, **facts)
+        Charge(mechanism=replace(recipe, repeats=None), first=0, stop=100, **facts)
     book = Ledger()
-    look = Look(mechanism=recipe, first=0, stop=100, **facts)
-    assert book.charge(look)
+    charge = Charge(mechanism=recipe, first=0, stop=100, **facts)
+    assert book.charge(charge)
     with pytest.raises(LedgerError, match="cannot be taken up again"):
-        book.charge(look)
-    assert len(book.looks) == 1
+        book.charge(charge)
+    assert len(book.charges) == 1
     once = book.spent(1e-6)
     assert once == pytest.approx(recipe.cost(1e-6 * (1 - 2**-20)), rel=1e-9)
-    book.charge(replace(look, run="two"))
+    book.charge(replace(charge, run="two"))
     fit = tacit.Mechanism(0.1, 1.0, 3.0, 100)
-    book.charge(replace(look, run="three", kind="fit", mechanism=fit))
+    book.charge(replace(charge, run="three", kind="fit", mechanism=fit))
     runs = [(0.1, 3.0, 100, 5.0), (0.1, 3.0, 100, 5.0), (0.1, 3.0, 100)]
     assert book.spent(1e-6) == accounting.spent(runs, 1e-6 * (1 - 2**-20))
     assert book.spent(1e-6) > once
@@ -298,4 +298,4 @@ def test_what_cannot_be_compared_is_refused() -> None:
             tacit.select(candidates, data, BUDGET, **SETTINGS)
     with pytest.raises(ValueError, match="steps is 1"):
         tacit.select(GOOD, data, BUDGET, key=KEY, steps=1)
-    assert data.ledger.looks == ()
+    assert data.ledger.charges == ()

@@ -87,9 +87,9 @@ def test_memory_and_disk_agree_and_a_run_is_resumed(tmp_path: Path) -> None:
     ledger = tacit.Ledger(tmp_path / "ledger.jsonl", cap=tacit.Budget(2.0, 1e-6, unit="patient"))
     data = tacit.PrivateData(patients(), SCHEMA, ledger=ledger)
     first = fitted(data, run_dir=tmp_path / "run")
-    looks = len(ledger.looks)
+    charges = len(ledger.charges)
     again = fitted(data, run_dir=tmp_path / "run")
-    assert looks == len(tacit.Ledger(tmp_path / "ledger.jsonl").looks) > 0
+    assert charges == len(tacit.Ledger(tmp_path / "ledger.jsonl").charges) > 0
     np.testing.assert_array_equal(first.draws["age"], again.draws["age"])
     assert "not given" in tacit.Certificate.load(tmp_path / "run").verify(ledger)
     with pytest.raises(tacit.BudgetExceeded, match="cap"):

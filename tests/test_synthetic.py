@@ -38,7 +38,7 @@ def test_pairs_that_depend_are_chosen_and_the_look_is_charged() -> None:
     assert chosen.queries[:3] == [("c", "d"), ("a", "b"), ("b", "c")]
     assert ("a", "d") not in chosen.queries
     assert ("b", "d") not in chosen.queries
-    assert [look.kind for look in data.ledger.looks] == ["ask"]
+    assert [charge.kind for charge in data.ledger.charges] == ["ask"]
     assert chosen.certificate.epsilon <= BUDGET.epsilon
     few = tacit.choose_pairs(data, BUDGET, number=1, simulate=1)
     assert few.queries == [("a", "b")]
@@ -58,10 +58,10 @@ def test_noise_alone_is_not_taken_for_dependence() -> None:
 @pytest.mark.parametrize("shares", [(0.1, 0.9), (0.5, 0.3, 0.2), (1.0,)])
 def test_parts_of_a_budget_cost_the_whole_by_the_ledger(shares: tuple[float, ...]) -> None:
     budget = tacit.Budget(1.0, 1e-6)
-    looks = [tacit.calibrate(part, rate=1.0, steps=1, clip=1.0) for part in budget.split(*shares)]
-    spent = accounting.spent([(1.0, look.noise_multiplier, 1) for look in looks], budget.delta * (1 - 2.0**-20))
+    charges = [tacit.calibrate(part, rate=1.0, steps=1, clip=1.0) for part in budget.split(*shares)]
+    spent = accounting.spent([(1.0, charge.noise_multiplier, 1) for charge in charges], budget.delta * (1 - 2.0**-20))
     assert 0.99 < spent <= 1.0
-    precision = np.array([look.noise_multiplier**-2 for look in looks])
+    precision = np.array([charge.noise_multiplier**-2 for charge in charges])
     np.testing.assert_allclose(precision / precision.sum(), shares, rtol=1e-3)
 
 
@@ -167,5 +167,5 @@ def test_pairs_need_a_schema_with_columns_to_pair() -> None:
     data = tacit.PrivateData(people(10), SCHEMA)
     with pytest.raises(ValueError, match="Keep fewer"):
         tacit.choose_pairs(data, BUDGET, keep=[("a", "b", "c")], cells=9)
-    assert not data.ledger.looks
+    assert not data.ledger.charges
     assert pairs.CELLS <= module.CELLS

@@ -108,7 +108,7 @@ def test_without_any_lock_no_ledger_is_kept_in_a_file(monkeypatch: pytest.Monkey
     monkeypatch.setattr(system, "msvcrt", None)
     with pytest.raises(RuntimeError, match="no file locks"):
         tacit.Ledger(tmp_path / "ledger.jsonl")
-    assert tacit.Ledger().looks == ()
+    assert tacit.Ledger().charges == ()
 
 
 def test_the_ledger_with_the_locks_of_windows(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ schema = tacit.Schema({"age": {"low": 18, "high": 100}, "ill": {"levels": ["no",
 
 
 def load(shard):
-    """Give the records of one shard; with files: ``pandas.read_parquet(f"part-{shard}.parquet")``."""
+    """Return the records of one shard; with files: ``pandas.read_parquet(f"part-{shard}.parquet")``."""
     random = np.random.default_rng(shard)
     age = random.uniform(18, 100, 2000)
     return {"age": age, "ill": np.where(random.logistic(size=2000) < (age - 59) / 20, "yes", "no")}

@@ -34,10 +34,10 @@ import study
 
 import tacit
 from tacit.auto import by_natural
+from tacit.engine import Runner, random
 from tacit.fit import drawing
 from tacit.ledger import Ledger
 from tacit.run.plan import planned
-from tacit.wall import Door, random
 from tacit.wall.data import encode
 
 study.HERE = coverage.HERE
@@ -136,7 +136,7 @@ TIMBRE = ((0, 60), *[(-150, 150)] * 5, *[(-60, 60)] * 6)
 
 
 def linear(name: str, bounds: Any, outcome: tuple[float, float]) -> Table:
-    """Give a linear regression on all bounded columns of a table of numbers."""
+    """Return a linear regression on all bounded columns of a table of numbers."""
     columns = {f"x{i}": {"low": low, "high": high} for i, (low, high) in enumerate(bounds)}
     return Table(f"y ~ {' + '.join(columns)}", "gaussian", {**columns, **between(y=outcome)}, lambda: numbers(name))
 
@@ -237,7 +237,7 @@ class Turned(NamedTuple):
 
 
 def turned(built: tacit.Method) -> tacit.Method:
-    """Give a method whose clip is a number in its state."""
+    """Return a method whose clip is a number in its state."""
 
     def contribute(state: Turned, record: Any, key: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf / state.factor, built.contribute(state.inner, record, key))
@@ -259,7 +259,7 @@ class Program:
 
     def __init__(self, method: Any, data: tacit.PrivateData) -> None:
         self.method, self.mechanism, _ = planned(method, data, BUDGET)
-        self.door = Door(
+        self.runner = Runner(
             self.method,
             data,
             self.mechanism,
@@ -279,13 +279,13 @@ class Program:
         return jnp.mean(jax.nn.logsumexp(terms, 0) - jnp.log(len(terms)))
 
     def fit(self, data: tacit.PrivateData, held_out: Any, seed: int, clip: float = 1.0, rate: float = 1.0) -> float:
-        """Give the mean log-likelihood of a held-out record."""
+        """Return the mean log-likelihood of a held-out record."""
         key, steps = jax.random.key(seed), self.mechanism.steps
         state = self.init(key)
         if isinstance(state, Turned):
             inner = state.inner._replace(optimizer=(state.inner.optimizer[0], jnp.float32(rate)))
             state = Turned(inner, jnp.float32(clip))
-        state = self.door.rehearse(data, random.fixed(seed), key).advance(state, 0, steps)
+        state = self.runner.rehearse(data, random.fixed(seed), key).advance(state, 0, steps)
         draws = self.draws(state, jax.random.fold_in(key, steps))
         return float(self.judge(jax.tree.map(lambda leaf: leaf[:DRAWS], draws), held_out))
 
@@ -349,7 +349,7 @@ def main() -> None:
 
 
 def best_of(result: dict[str, Any]) -> tuple[str, Any]:
-    """Give the best of the grid, and by how much it was better than what was chosen, run by run."""
+    """Return the best of the grid, and by how much it was better than what was chosen, run by run."""
     best = max(result["found"], key=lambda name: float(np.mean(result["found"][name])))
     return best, np.asarray(result["found"][best]) - np.asarray(result["found"][result["chosen"]])
 

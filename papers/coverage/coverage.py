@@ -39,9 +39,9 @@ import numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoLaplaceApproximation
 
 import tacit
+from tacit.engine import Runner, random
 from tacit.fit import drawing
 from tacit.ledger import Ledger
-from tacit.wall import Door, random
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -78,7 +78,7 @@ def regression(likelihood: str, design: str, seed: int, count: int) -> tuple[dic
 
 
 def not_private(likelihood: str, records: dict[str, Any]) -> tuple[Any, Any]:
-    """Give mode and standard deviations of the posterior, by Newton's method; the noise of normal outcomes as found."""
+    """Return mode and standard deviations of the posterior, by Newton's method; noise of normal outcomes as found."""
     x, y = records["x"].astype(np.float64), records["y"].astype(np.float64)
     prior = np.eye(x.shape[1]) / PRIOR**2
     w = np.zeros(x.shape[1])
@@ -113,7 +113,7 @@ def hierarchy(seed: int, count: int) -> tuple[dict[str, Any], Any]:
 
 
 def not_private_hierarchy(records: dict[str, Any], seed: int) -> Interval:
-    """Give the posterior's intervals: a normal likelihood around a mode, and the clinics' spread on a grid."""
+    """Return the posterior's intervals: a normal likelihood around a mode, and the clinics' spread on a grid."""
     x = np.concatenate([records["x"], np.eye(CLINICS)[records["clinic"]]], 1).astype(np.float64)
     y, rng = records["y"].astype(np.float64), np.random.default_rng(seed)
 
@@ -149,7 +149,7 @@ def chances(seed: int, count: int) -> tuple[dict[str, Any], Any]:
 
 
 def not_private_chances(records: dict[str, Any]) -> Interval:
-    """Give the intervals of the Beta posteriors."""
+    """Return the intervals of the Beta posteriors."""
     from scipy import stats
 
     ones, count = records["x"].sum(0), len(records["x"])
@@ -175,7 +175,7 @@ def with_tails(x: Any, y: Any = None) -> None:
 
 @jax.jit
 def _newton(x: Any, y: Any) -> tuple[Any, Any]:
-    """Give the mode of weights and log scale, and the curvature there."""
+    """Return the mode of weights and log scale, and the curvature there."""
 
     def loss(place: Any) -> Any:
         scale = jnp.exp(place[-1])
@@ -192,14 +192,14 @@ def _newton(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def not_private_tails(records: dict[str, Any]) -> Interval:
-    """Give the intervals of the normal approximation at the mode, the scale's in logarithms."""
+    """Return the intervals of the normal approximation at the mode, the scale's in logarithms."""
     mode, curvature = map(np.asarray, _newton(records["x"], records["y"]))
     found = Interval.of_normal(mode, np.sqrt(np.diag(np.linalg.inv(curvature))))
     return Interval(*(np.append(end[:-1], np.exp(end[-1])) for end in found))
 
 
 def models(likelihood: str) -> Callable[..., None]:
-    """Give the regression as a NumPyro model, for ``tacit.vi``."""
+    """Return the regression as a NumPyro model, for ``tacit.vi``."""
 
     def model(x: Any, y: Any = None) -> None:
         w = numpyro.sample("w", dist.Normal(0, PRIOR).expand([x.shape[-1]]).to_event())
@@ -217,7 +217,7 @@ def models(likelihood: str) -> Callable[..., None]:
 
 
 def methods(likelihood: str, columns: int, count: int) -> dict[str, Any]:
-    """Give the methods to compare. Those with bounds get generous public ones."""
+    """Return the methods to compare. Those with bounds get generous public ones."""
     found = {"natural": tacit.natural(likelihood, prior_std=PRIOR)}
     if likelihood == "bernoulli":
         found["logistic"] = tacit.logistic(bound=1.2 * columns**0.5)
@@ -237,7 +237,7 @@ class Repeated:
         clip = self.method.suggests.clip or 2 * _numbers(self.method, data.placeholder) ** 0.5
         self.mechanism = tacit.calibrate(budget, clip=clip, weights=self.method.suggests.weights, **recipe)
         names = {"run": "coverage", "kind": "fit", "title": "coverage", "simulation": True}
-        self.door = Door(
+        self.runner = Runner(
             self.method,
             data,
             self.mechanism,
@@ -250,11 +250,11 @@ class Repeated:
         self.draws = drawing(self.method)
 
     def fit(self, records: Any, seed: int) -> dict[str, Any]:
-        """Give a thousand draws."""
-        key, steps, door = jax.random.key(seed), self.mechanism.steps, self.door
-        door._records, door._key = jax.tree.map(jnp.asarray, records), key
-        door.rekey(random.fixed(seed))
-        state = door.advance(self.init(key), 0, steps)
+        """Return a thousand draws."""
+        key, steps, runner = jax.random.key(seed), self.mechanism.steps, self.runner
+        runner._records, runner._key = jax.tree.map(jnp.asarray, records), key
+        runner.rekey(random.fixed(seed))
+        state = runner.advance(self.init(key), 0, steps)
         draws = self.draws(state, jax.random.fold_in(key, steps))
         return {name: np.asarray(value, np.float64) for name, value in draws.items()}
 
@@ -271,7 +271,7 @@ class Interval(NamedTuple):
     high: Any
 
     def holds(self, truth: Any) -> float:
-        """Give the share of the intervals that hold the truth."""
+        """Return the share of the intervals that hold the truth."""
         return float(np.mean((self.low < truth) & (truth < self.high)))
 
     @classmethod
@@ -310,7 +310,7 @@ HEADER = ("coverage", "non-private", "difference", "within 0.03", "width ratio",
 def replicates(
     likelihood: str, design: str, name: str, epsilon: float, runs: int, count: int
 ) -> Iterator[tuple[Interval, Interval, Any]]:
-    """Give the private interval, the non-private one and the truth of each replicate."""
+    """Return the private interval, the non-private one and the truth of each replicate."""
     program = None
     for seed in range(SEED, SEED + runs):
         if design == "groups":
@@ -373,7 +373,7 @@ MORE = (("natural", "bernoulli", "groups"), ("conjugate", "bernoulli", "chances"
 
 
 def cells(quick: bool) -> Iterator[tuple[str, str, str, float]]:
-    """Give every cell: method, likelihood, design, epsilon. ``natural`` comes first, then Adult, then the others."""
+    """Return every cell: method, likelihood, design, epsilon. ``natural`` comes first, then Adult, then the others."""
     for name in ("natural", "logistic", "conjugate"):
         for likelihood, design in itertools.product(
             ("bernoulli",) if quick else SIZES, ("plain",) if quick else DESIGNS
@@ -421,7 +421,7 @@ def title(name: str, likelihood: str, design: str, epsilon: float) -> str:
 def cell(
     name: str, likelihood: str, design: str, epsilon: float, runs: int, subsamples: int, count: int
 ) -> dict[str, Any]:
-    """Give all replicates of a cell."""
+    """Return all replicates of a cell."""
     if design == "Adult":
         return census(epsilon, subsamples)
     return compared(replicates(likelihood, design, name, epsilon, runs, count))._asdict()

@@ -44,11 +44,11 @@ class Twice(coverage.Repeated):
         self.alone = drawing(alone)
 
     def both(self, records: Any, seed: int) -> dict[str, Any]:
-        """Give draws of both kinds; of a Laplace guide of one."""
-        key, steps, door = jax.random.key(seed), self.mechanism.steps, self.door
-        door._records, door._key = jax.tree.map(jnp.asarray, records), key
-        door.rekey(coverage.random.fixed(seed))
-        state, last = door.advance(self.init(key), 0, steps), jax.random.fold_in(key, steps)
+        """Return draws of both kinds; of a Laplace guide of one."""
+        key, steps, runner = jax.random.key(seed), self.mechanism.steps, self.runner
+        runner._records, runner._key = jax.tree.map(jnp.asarray, records), key
+        runner.rekey(coverage.random.fixed(seed))
+        state, last = runner.advance(self.init(key), 0, steps), jax.random.fold_in(key, steps)
         found = {"": self.draws(state, last)}
         if hasattr(state.path, "means"):
             found[ALONE] = self.alone(state, last)
@@ -56,7 +56,7 @@ class Twice(coverage.Repeated):
 
 
 def expected(likelihood: str, w: Any, noise: Any, x: Any, truth: Any) -> float:
-    """Give the mean log-likelihood of a new record, over its outcome under the truth, for predictions by draws."""
+    """Return the mean log-likelihood of a new record, over its outcome under the truth, for predictions by draws."""
     along, true = np.clip(w @ x.T, -15, 15), x @ truth
     if likelihood == "bernoulli":
         chance, p = np.exp(study.log_sigmoid(true)), np.clip(np.exp(study.log_sigmoid(along)).mean(0), 1e-9, 1 - 1e-9)
@@ -73,7 +73,7 @@ def expected(likelihood: str, w: Any, noise: Any, x: Any, truth: Any) -> float:
 
 
 def cell(guide: str, likelihood: str, design: str, epsilon: float, runs: int, count: int) -> dict[str, Any]:
-    """Give all replicates: coverage, width, log-likelihood, for each kind of draws."""
+    """Return all replicates: coverage, width, log-likelihood, for each kind of draws."""
     program, found = None, {}
     for seed in range(SEED, SEED + runs):
         records, truth = coverage.regression(likelihood, design, seed, count)

@@ -30,7 +30,7 @@ OURS = ("natural", "non-private")
 
 
 def methods(columns: int, count: int) -> dict[str, Any]:
-    """Give the methods, each with its clip."""
+    """Return the methods, each with its clip."""
     optimizer = optax.adam(study.simulated_schedule, b2=0.99)
     model = coverage.models("bernoulli")
     return {
@@ -44,7 +44,7 @@ def methods(columns: int, count: int) -> dict[str, Any]:
 
 
 def last(method: tacit.MethodFor) -> tacit.MethodFor:
-    """Give a method that draws from its last iterate, as d3p does."""
+    """Return a method that draws from its last iterate, as d3p does."""
 
     def build(plan: tacit.Plan) -> tacit.Method:
         built = method(plan)
@@ -54,7 +54,7 @@ def last(method: tacit.MethodFor) -> tacit.MethodFor:
 
 
 def clipped(method: tacit.MethodFor, clip: float, **more: Any) -> tacit.MethodFor:
-    """Give a method with another default clip."""
+    """Return a method with another default clip."""
 
     def build(plan: tacit.Plan) -> tacit.Method:
         built = method(plan)

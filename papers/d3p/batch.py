@@ -2,7 +2,7 @@
 
     python papers/d3p/batch.py              (--quick for half a minute; --model vae or logistic for one of them)
 
-Four programs in turns, the least of interleaved repetitions: tacit's private step (``Door.advance``: exact Poisson
+Four programs in turns, the least of interleaved repetitions: tacit's private step (``Runner.advance``: exact Poisson
 subset, clip, lattice noise, update), NumPyro's SVI in the same process, and d3p's step and its NumPyro's SVI in d3p's
 own environment. Ratios are to the non-private step of the same environment. The paper times its VAE on a GPU; here it
 is the processor, so only ratios and slopes compare.
@@ -27,9 +27,9 @@ from peer import CLIP, COLUMNS, LEARNING_RATE, SIGMA
 from peer_client import FOLDER, Peer, Time, figure_path, in_turns, timed, write_results
 
 import tacit
+from tacit.engine import Runner
+from tacit.engine import random as secret_random
 from tacit.types import Array, Plan
-from tacit.wall import Door
-from tacit.wall import random as secret_random
 
 RECORDS, WARM = 60000, 64
 UNIT = "seconds a step: by the clock, on the processor"
@@ -53,14 +53,14 @@ def logistic_model(x: Array, y: Array | None = None) -> None:
 
 
 def logistic_guide(x: Array, y: Array | None = None) -> None:
-    """Give each coefficient a normal of its own, as in the paper's section 3."""
+    """Return each coefficient a normal of its own, as in the paper's section 3."""
     mean = numpyro.param("mean", jnp.zeros(COLUMNS))
     spread = jnp.exp(numpyro.param("log_spread", jnp.zeros(COLUMNS)))
     numpyro.sample("w", dist.Normal(mean, spread).to_event(1))
 
 
 def made_up(model: str) -> dict[str, np.ndarray]:
-    """Give made-up records: time does not depend on their values."""
+    """Return made-up records: time does not depend on their values."""
     columns = vae_model.PIXELS if model == "vae" else COLUMNS
     values = np.random.default_rng(0).standard_normal((RECORDS, columns), dtype=np.float32)
     if model == "vae":
@@ -69,7 +69,7 @@ def made_up(model: str) -> dict[str, np.ndarray]:
 
 
 def functions(model: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Give a model and its guide."""
+    """Return a model and its guide."""
     return (vae_model.model, vae_model.guide) if model == "vae" else (logistic_model, logistic_guide)
 
 
@@ -77,7 +77,7 @@ def private_steps(model: str, data: tacit.PrivateData, batch: int) -> Callable[[
     """Compile tacit's private step; give a program that takes some steps."""
     method = tacit.vi(*functions(model), optax.adam(LEARNING_RATE))(Plan(data.placeholder))
     mechanism = tacit.Mechanism(rate=batch / data.size, clip=CLIP, noise_multiplier=SIGMA, steps=10**6)
-    door = Door(
+    runner = Runner(
         method,
         data,
         mechanism,
@@ -90,8 +90,8 @@ def private_steps(model: str, data: tacit.PrivateData, batch: int) -> Callable[[
         simulation=True,
     )
     # In the first steps methods take every iterate into their average.
-    state = door.advance(jax.tree.map(jnp.asarray, jax.jit(method.init)(jax.random.key(0))), 0, WARM)
-    return lambda number: door.advance(state, WARM, WARM + number)
+    state = runner.advance(jax.tree.map(jnp.asarray, jax.jit(method.init)(jax.random.key(0))), 0, WARM)
+    return lambda number: runner.advance(state, WARM, WARM + number)
 
 
 def public_steps(model: str, records: dict[str, Array], batch: int) -> Callable[[int], Any]:
@@ -138,19 +138,19 @@ def measure(model: str, batches: list[int], peer: Peer | None, rounds: int, seco
 
 
 def enough(step: Time, seconds: float) -> int:
-    """Give a number of steps that lasts about so long."""
+    """Return a number of steps that lasts about so long."""
     return int(min(max(seconds / step.wall, 1), 2000))
 
 
 def line(row: dict[str, Any]) -> str:
-    """Give a row of the table: milliseconds by the clock and on the processor, and ratios of both."""
+    """Return a row of the table: milliseconds by the clock and on the processor, and ratios of both."""
     cells = [f"{row[name].wall * 1e3:.3g} / {row[name].cpu * 1e3:.3g}" if name in row else "–" for name in NAMES]
     cells += [ratio(row, "tacit", "numpyro"), ratio(row, "d3p", "numpyro 0.11")]
     return f"| {row['batch']} | {' | '.join(cells)} |"
 
 
 def ratio(times: dict[str, Any], private: str, public: str) -> str:
-    """Give the ratio of two times by the clock and on the processor."""
+    """Return the ratio of two times by the clock and on the processor."""
     if private not in times:
         return "–"
     return " / ".join(f"{a / b:.2f}" for a, b in zip(times[private], times[public], strict=True))

@@ -43,7 +43,7 @@ class ELBOState(NamedTuple):
 def elbo_form(
     model: Callable[..., Any], count: int, optimizer: optax.GradientTransformation, guide: Any = AutoNormal
 ) -> MethodFor:
-    """Give d3p's method for a model whose records are a dictionary."""
+    """Return d3p's method for a model whose records are a dictionary."""
 
     def build(plan: Plan) -> Method:
         one = {name: jnp.asarray(leaf)[None] for name, leaf in plan.placeholder.items()}
@@ -59,9 +59,9 @@ def elbo_form(
         def constrained(params: dict[str, Any]) -> dict[str, Any]:
             return {name: transforms[name](value) for name, value in params.items()}
 
-        def elbo(params: dict[str, Any], record: Any, own: Any) -> Any:
+        def elbo(params: dict[str, Any], record: Any, record_key: Any) -> Any:
             rows = {name: leaf[None] for name, leaf in record.items()}
-            terms = Trace_ELBO(sum_sites=False).loss(own, constrained(params), model, around, **rows)
+            terms = Trace_ELBO(sum_sites=False).loss(record_key, constrained(params), model, around, **rows)
             return -sum(jnp.sum(term) / (1 if name in observed else count) for name, term in terms.items())
 
         def init(key: Any) -> ELBOState:
@@ -69,9 +69,9 @@ def elbo_form(
             params = {name: transforms[name].inv(start[name]["value"]) for name in transforms}
             return ELBOState(params, params, optimizer.init(params), jnp.int32(0))
 
-        def contribute(state: ELBOState, record: Any, key: Any, own: Any = None) -> dict[str, Any]:
+        def contribute(state: ELBOState, record: Any, key: Any, record_key: Any = None) -> dict[str, Any]:
             # Without a wall, where shapes are asked for, the shared key will do.
-            return jax.grad(elbo)(state.params, record, key if own is None else own)
+            return jax.grad(elbo)(state.params, record, key if record_key is None else record_key)
 
         def update(state: ELBOState, release: Release, key: Any) -> ELBOState:
             loss_gradient = jax.tree.map(jnp.negative, release.full)
@@ -89,6 +89,6 @@ def elbo_form(
             drawn = numpyro.handlers.trace(filled).get_trace(**one)
             return {name: drawn[name]["value"] for name in latents}
 
-        return Method(init, contribute, update, draw, own=True)
+        return Method(init, contribute, update, draw, per_record_key=True)
 
     return MethodFor(build)

@@ -93,7 +93,7 @@ def variants(
 
 
 def covered(draws: Any, truth: Any) -> float:
-    """Give the share of coefficients whose central 90% interval holds the truth."""
+    """Return the share of coefficients whose central 90% interval holds the truth."""
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     return float(np.mean((low <= truth) & (truth <= high)))
 

@@ -88,13 +88,13 @@ def budget(epsilon: float, count: int) -> tacit.Budget:
 
 
 def score(draws: Any, test: dict[str, Any]) -> float:
-    """Give the AUC of the posterior predictive."""
+    """Return the AUC of the posterior predictive."""
     odds = np.einsum("nd,snd->sn", test["x"], np.asarray(draws["w"])[:, test["group"]])
     return study.auc(test["y"], (1 / (1 + np.exp(-odds))).mean(0))
 
 
 def score_of_m(draws: Any, test: dict[str, Any]) -> float:
-    """Give the AUC as the paper's experiments did: at the guide's mean of M, with the groups' weights at theirs."""
+    """Return the AUC as the paper's experiments did: at the guide's mean of M, with the groups' weights at theirs."""
     w = GROUPS @ np.asarray(draws["M"]).mean(0).T
     return study.auc(test["y"], np.sum(test["x"] * w[test["group"]], -1))
 
@@ -276,7 +276,7 @@ def over(
 
 
 def few(chosen: Any, run: Any) -> dict[str, int]:
-    """Give fewer steps to a smoke test."""
+    """Return fewer steps to a smoke test."""
     return {"steps": 40 if run is ours else 200} if chosen.quick else {}
 
 

@@ -53,7 +53,7 @@ def simulated(count: int, seed: int) -> tuple[Any, Any]:
 
 
 def judge(w: Any, test: dict[str, Any]) -> tuple[float, float]:
-    """Give AUC and accuracy of the posterior predictive."""
+    """Return AUC and accuracy of the posterior predictive."""
     p = study.predictive(w, test["x"])
     return study.auc(test["y"], p), float(np.mean((p > 0.5) == test["y"]))
 
@@ -66,9 +66,9 @@ def compare(
     theirs = study.with_last(elbo_form(model, count, optax.adam(1e-3), guide))
     for seed in range(runs):
         train, test = simulated(count, seed)
-        own = study.fit(tacit.vi(model), train, budget(epsilon, count), seed, **{**OURS, "steps": steps})
+        posterior = study.fit(tacit.vi(model), train, budget(epsilon, count), seed, **{**OURS, "steps": steps})
         d3p = study.fit(theirs, train, budget(epsilon, count), seed, rate=10 / count, steps=their_steps, clip=1.0)
-        found["ours"].append(judge(own.draws["w"], test))
+        found["ours"].append(judge(posterior.draws["w"], test))
         found["theirs"].append(judge(d3p.draws["last/w"], test))
         found["no privacy"].append(judge(study.logistic_posterior(train["x"], train["y"], PRIOR, 1000, seed)[2], test))
     return found

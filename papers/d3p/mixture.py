@@ -85,13 +85,13 @@ def records(seed: int, sizes: tuple[int, ...] = (2000, 100, 10_000)) -> list[Any
 
 
 def log_density(weights: Any, centres: Any, scales: Any, x: Any) -> Any:
-    """Give the mixture's log density at the rows of x."""
+    """Return the mixture's log density at the rows of x."""
     distance = ((x[:, None] - centres) ** 2).sum(-1) / scales**2
     return np.logaddexp.reduce(np.log(weights) - np.log(2 * np.pi * scales**2) - distance / 2, axis=1)
 
 
 def at_median(draws: Any, x: Any) -> float:
-    """Give the mean log-likelihood at the posterior median, as the paper's experiments do."""
+    """Return the mean log-likelihood at the posterior median, as the paper's experiments do."""
     middle = {name: np.median(draws[name], 0).astype(float) for name in ("weights", "centres", "scales")}
     return float(
         log_density(middle["weights"] / middle["weights"].sum(), middle["centres"], middle["scales"], x).mean()

@@ -22,7 +22,7 @@ CLIP, SIGMA, LEARNING_RATE = 10.0, 1.5, 1e-3
 
 @functools.cache
 def sampler(records, batch, kind):
-    """Give a program that draws a number of subsets and adds up their positions."""
+    """Return a program that draws a number of subsets and adds up their positions."""
     import d3p.random
     import jax
     import jax.numpy as jnp
@@ -57,7 +57,7 @@ def choice(key, i, records, batch):
 
 @functools.cache
 def step(model, private, batch, records):
-    """Give a program that takes a number of steps, each on a subset drawn by d3p's sampler."""
+    """Return a program that takes a number of steps, each on a subset drawn by d3p's sampler."""
     import d3p.random
     import jax
     import jax.numpy as jnp
@@ -88,14 +88,14 @@ def step(model, private, batch, records):
 
 
 def vae(records):
-    """Give the paper's VAE and made-up binary images."""
+    """Return the paper's VAE and made-up binary images."""
     from vae_model import PIXELS, guide, model
 
     return (model, guide), (made_up(records, PIXELS, binary=True),)
 
 
 def logistic(records):
-    """Give the paper's logistic regression (its section 3) and made-up records."""
+    """Return the paper's logistic regression (its section 3) and made-up records."""
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
@@ -115,7 +115,7 @@ def logistic(records):
 
 
 def made_up(records, columns, binary):
-    """Give made-up numbers: time does not depend on their values."""
+    """Return made-up numbers: time does not depend on their values."""
     import jax.numpy as jnp
     import numpy as np
 
@@ -124,7 +124,7 @@ def made_up(records, columns, binary):
 
 
 def answer(request):
-    """Give the seconds that one unit of what is asked for takes: by the clock, and on the processor."""
+    """Return the seconds that one unit of what is asked for takes: by the clock, and on the processor."""
     what, number = request.pop("what"), request.pop("number", 1)
     if what == "versions":
         from importlib.metadata import version

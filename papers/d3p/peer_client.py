@@ -66,7 +66,7 @@ class Peer:
         return json.loads(answer)
 
     def timer(self, **request: Any) -> Timer:
-        """Give a function that times the request once."""
+        """Return a function that times the request once."""
         return lambda: Time(**self.ask(**request))
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ def _without_our_path() -> dict[str, str]:
 
 
 def timed(program: Callable[[], Any], number: int) -> Timer:
-    """Give a function that runs a program of ``number`` units and gives the seconds of one unit."""
+    """Return a function that runs a program of ``number`` units and gives the seconds of one unit."""
 
     def once() -> Time:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -94,7 +94,7 @@ def timed(program: Callable[[], Any], number: int) -> Timer:
 
 
 def in_turns(timers: dict[str, Timer], rounds: int, pick: Callable[[list[float]], float] = min) -> dict[str, Time]:
-    """Give the least (or ``pick``) of each over some rounds, A B A B, so that a busy moment does not hit one alone."""
+    """Return the least (or ``pick``) of each over rounds A B A B, so that a busy moment does not hit one alone."""
     for timer in timers.values():
         timer()
     times = [{name: timer() for name, timer in timers.items()} for _ in range(rounds)]
@@ -109,7 +109,7 @@ def write_results(folder: Path, name: str, figures: dict[str, Any]) -> None:
 
 
 def figure_path(folder: Path, name: str) -> Path:
-    """Give the place of a plot in ``figures/``."""
+    """Return the place of a plot in ``figures/``."""
     path = folder / "figures" / f"{name}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from peer_client import FOLDER, Peer, Time, figure_path, in_turns, timed, write_results
 
+from tacit.engine import alias, random, sample
 from tacit.types import Array
-from tacit.wall import alias, random, sample
 
 THEIRS = {"epoch with Feistel [s]": 0.56, "epoch with choice [s]": 0.66, "subsets": 468}
 NAMES = {
@@ -35,7 +35,7 @@ SLOW = ("choice", "coins")
 
 
 def poisson(records: int, batch: int, number: int, together: int) -> Callable[[], Array]:
-    """Give a program that draws exact Poisson subsets, some at once as the wall does, and adds up their positions."""
+    """Return a program that draws exact Poisson subsets, some at once as the wall does, and adds up their positions."""
     rate = batch / records
     room, tables = sample.room(records, rate), sample.gap_tables(rate, sample.digits_for(records))
 
@@ -54,7 +54,7 @@ def poisson(records: int, batch: int, number: int, together: int) -> Callable[[]
 
 
 def choice(records: int, batch: int, number: int) -> Callable[[], Array]:
-    """Give a program that draws subsets of a fixed size by JAX's own routine."""
+    """Return a program that draws subsets of a fixed size by JAX's own routine."""
 
     def one(i: Array, total: Array, key: Array) -> Array:
         return total + jnp.sum(jax.random.choice(jax.random.fold_in(key, i), records, (batch,), replace=False))
@@ -64,7 +64,7 @@ def choice(records: int, batch: int, number: int) -> Callable[[], Array]:
 
 
 def coins(records: int, batch: int, number: int) -> Callable[[], Array]:
-    """Give a program that flips a coin for each record: Poisson subsets the long way, at a float32's rate."""
+    """Return a program that flips a coin for each record: Poisson subsets the long way, at a float32's rate."""
     rate, room = batch / records, sample.room(records, batch / records)
 
     def one(i: Array, total: Array, key: Array) -> Array:
@@ -89,7 +89,7 @@ def measure(records: int, batch: int, peer: Peer | None, rounds: int, subsets: i
 
 
 def shown(name: str, row: dict[str, Any]) -> float:
-    """Give the seconds that the table shows."""
+    """Return the seconds that the table shows."""
     return min(row[name]) if name in SLOW else row[name].wall
 
 

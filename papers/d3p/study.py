@@ -55,7 +55,7 @@ def fit(method: Any, records: Any, budget: tacit.Budget, seed: int, **recipe: An
 
 
 def at(state: Any, params: Any) -> Any:
-    """Give a state whose draws are from the guide at these parameters, as it is, without what the path says of them."""
+    """Return a state whose draws are from the guide at these parameters, without what the path says of them."""
     return state._replace(average=params, **({"path": ()} if "path" in state._fields else {}))
 
 
@@ -116,12 +116,12 @@ def with_averages(method: tacit.MethodFor) -> tacit.MethodFor:
 
 
 def simulated_schedule(step: Any) -> Any:
-    """Give the learning rate of ``tacit.vi``'s default optimiser."""
+    """Return the learning rate of ``tacit.vi``'s default optimiser."""
     return 0.2 / (1 + step / 20) ** 0.75
 
 
 def auc(label: Numbers, score: Numbers) -> float:
-    """Give the area under the ROC curve: how often a positive is scored above a negative."""
+    """Return the area under the ROC curve: how often a positive is scored above a negative."""
     order = np.argsort(np.argsort(score, kind="stable"), kind="stable") + 1.0
     positive = np.asarray(label) > 0
     count, rest = positive.sum(), (~positive).sum()
@@ -129,23 +129,23 @@ def auc(label: Numbers, score: Numbers) -> float:
 
 
 def log_sigmoid(values: Numbers) -> Numbers:
-    """Give log(1 / (1 + exp(-values))) without overflow."""
+    """Return log(1 / (1 + exp(-values))) without overflow."""
     return -np.logaddexp(0, -values)
 
 
 def predictive(weights: Numbers, x: Numbers) -> Numbers:
-    """Give the posterior predictive probability of a positive: the mean over draws."""
+    """Return the posterior predictive probability of a positive: the mean over draws."""
     return np.mean(np.exp(log_sigmoid(np.asarray(weights, np.float64) @ x.T)), axis=0)
 
 
 def log_likelihood(probability: Numbers, label: Numbers) -> float:
-    """Give the mean log probability of the labels."""
+    """Return the mean log probability of the labels."""
     chosen = np.where(np.asarray(label) > 0, probability, 1 - probability)
     return float(np.mean(np.log(np.maximum(chosen, 1e-12))))
 
 
 def logistic_posterior(x: Numbers, y: Numbers, prior: float, draws: int, seed: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Give mode, covariance and draws of Laplace's approximation to a logistic regression's posterior; not private."""
+    """Return mode, covariance and draws of a logistic regression's Laplace approximation; not private."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     mode = np.zeros(x.shape[1])
     for _ in range(100):
@@ -160,7 +160,7 @@ def logistic_posterior(x: Numbers, y: Numbers, prior: float, draws: int, seed: i
 
 
 def mean_error(values: Iterable[float]) -> tuple[float, float]:
-    """Give the mean over runs and its Monte-Carlo standard error."""
+    """Return the mean over runs and its Monte-Carlo standard error."""
     numbers = np.asarray(list(values), float)
     return float(numbers.mean()), float(numbers.std(ddof=1) / np.sqrt(len(numbers))) if len(numbers) > 1 else 0.0
 
@@ -191,7 +191,7 @@ def save(out: Path, name: str, command: str, text: str, results: dict[str, Any],
 
 
 def panels(count: int, width: float = 3.6, height: float = 3.0) -> tuple[Any, list[Any]]:
-    """Give a figure with panels side by side."""
+    """Return a figure with panels side by side."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -212,7 +212,7 @@ def log_axis(ax: Any, values: Iterable[float]) -> None:
 
 
 def data_folder() -> Path:
-    """Give the folder of real data, or say how to set it."""
+    """Return the folder of real data, or say how to set it."""
     folder = os.environ.get("TACIT_DATA")
     if not folder:
         raise SystemExit("Set TACIT_DATA to the folder with the data sets (adult.csv.gz, radon_mn.csv.gz, ...).")

@@ -90,7 +90,7 @@ def fit_private(train: Array, recipe: Recipe, steps: int | None = None) -> tacit
 
 
 def loss(params: dict[str, Array], test: Array) -> float:
-    """Give the negative ELBO of an image, by one draw of each code."""
+    """Return the negative ELBO of an image, by one draw of each code."""
 
     @jax.jit
     def part(rows: Array, key: Array) -> Array:
@@ -148,8 +148,11 @@ def times(peer: Peer | None, quick: bool) -> dict[str, Time]:
     found = in_turns(timers, 1 if quick else 7)
     print("\nA step on 128 of 60000 images, 688884 parameters, by the clock / on the processor; an epoch is 468 steps")
     print("\n| library | ms a step | s an epoch | ratio to its NumPyro | the paper's ratio |\n|---|---|---|---|---|")
-    for name, own in (("tacit", "numpyro"), ("d3p", "numpyro 0.11")):
-        for which, cells in ((name, f"{ratio(found, name, own)} | {0.56 / 0.34:.2f} (d3p, GPU)"), (own, "1 | 1")):
+    for name, yardstick in (("tacit", "numpyro"), ("d3p", "numpyro 0.11")):
+        for which, cells in (
+            (name, f"{ratio(found, name, yardstick)} | {0.56 / 0.34:.2f} (d3p, GPU)"),
+            (yardstick, "1 | 1"),
+        ):
             if which in found:
                 wall, cpu = found[which]
                 print(
@@ -159,7 +162,7 @@ def times(peer: Peer | None, quick: bool) -> dict[str, Time]:
 
 
 def memory(count: int) -> float:
-    """Give the MB that five private steps on some images need at their peak, beyond what was held before them."""
+    """Return the MB that five private steps on some images need at their peak, beyond what was held before them."""
 
     def status(field: str) -> float:
         line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))

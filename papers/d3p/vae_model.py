@@ -39,7 +39,7 @@ def model(image, size=None):
 
 
 def guide(image, size=None):
-    """Give each image's code a normal whose mean and spread an encoder reads off the image."""
+    """Return each image's code a normal whose mean and spread an encoder reads off the image."""
     with numpyro.plate("images", size or image.shape[0], subsample_size=image.shape[0]):
         hidden = jax.nn.softplus(dense("encoder.hidden", image, HIDDEN))
         mean = dense("encoder.mean", hidden, CODE)
@@ -48,7 +48,7 @@ def guide(image, size=None):
 
 
 def decode(params, code):
-    """Give the pixels' probabilities for some codes."""
+    """Return the pixels' probabilities for some codes."""
     seeded = numpyro.handlers.seed(model, jax.random.PRNGKey(0))
     filled = numpyro.handlers.substitute(seeded, data={**params, "code": code})
     trace = numpyro.handlers.trace(filled).get_trace(jnp.zeros((code.shape[0], PIXELS)))
@@ -56,7 +56,7 @@ def decode(params, code):
 
 
 def encode(params, image):
-    """Give the mean code of some images."""
+    """Return the mean code of some images."""
     seeded = numpyro.handlers.seed(guide, jax.random.PRNGKey(0))
     trace = numpyro.handlers.trace(numpyro.handlers.substitute(seeded, data=params)).get_trace(image)
     return trace["code"]["fn"].base_dist.loc

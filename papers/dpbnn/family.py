@@ -50,12 +50,12 @@ class Member(NamedTuple):
 
 
 def descent(clip: float, noise_multiplier: float, subset: int = 256) -> Member:
-    """Give a member with the paper's learning rate."""
+    """Return a member with the paper's learning rate."""
     return Member(f"SGD, C {clip:g}, σ {noise_multiplier:g}, subset {subset}", 0.25, clip, noise_multiplier, subset)
 
 
 def langevin(clip: float, pace: float = 1e-5, subset: int = 256) -> Member:
-    """Give the member that is DP-SGLD."""
+    """Return the member that is DP-SGLD."""
     found = classical.sgd_from_sgld(pace, size=RECORDS, rate=subset / RECORDS, clip=clip, temperature=0.5)
     name = f"SGLD, η {pace:g}, C {clip:g}, subset {subset}"
     return Member(name, found.learning_rate, clip, found.noise_multiplier, subset)

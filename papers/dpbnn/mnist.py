@@ -88,8 +88,8 @@ class Dense(eqx.Module):
 
     def __call__(self, x: Any, key: Any = None) -> Any:
         for place, layer in enumerate(self.layers[:-1]):
-            own = None if key is None else jax.random.fold_in(key, place)
-            x = self.dropout(jax.nn.relu(layer(x)), key=own)
+            layer_key = None if key is None else jax.random.fold_in(key, place)
+            x = self.dropout(jax.nn.relu(layer(x)), key=layer_key)
         return self.layers[-1](x)
 
 
@@ -122,7 +122,7 @@ class Convolutional(eqx.Module):
 
 
 def module(name: str, key: Any) -> Any:
-    """Give a network by its name."""
+    """Return a network by its name."""
     if name == "cnn":
         return Convolutional(CHANCE, key)
     return Dense({"mlp": (1200, 1200), "tiny": (8,)}[name], CHANCE, key)
@@ -137,7 +137,7 @@ class Setting(NamedTuple):
 
 
 def langevin(pace: float) -> Callable[[Any, int, int, Any], Any]:
-    """Give SGLD of a learning rate for mean losses; 20 places of its last half predict, the last ten are remembered."""
+    """Return SGLD of a learning rate for mean losses; 20 places of its last half predict, the last 10 are kept."""
 
     def make(net: Any, size: int, steps: int, x: Any) -> Any:
         late = {"keep": 10, "burn_in": steps // 2, "thin": max(1, steps // 40), "watch": {"x": x}}
@@ -147,7 +147,7 @@ def langevin(pace: float) -> Callable[[Any, int, int, Any], Any]:
 
 
 def descending(method: Any, pace: float, **more: Any) -> Callable[[Any, int, int, Any], Any]:
-    """Give a method with momentum."""
+    """Return a method with momentum."""
     return lambda net, size, steps, x: method(net, optimizer=optax.sgd(pace, momentum=0.9), **more)
 
 
@@ -235,15 +235,15 @@ def with_history(method: MethodFor, given: Images, every: int) -> MethodFor:
 
 
 def plain_step(method: Method, net: Any, records: Any, size: int) -> Callable[[Any, Any], Any]:
-    """Give a step without privacy: one backward pass for the sum over a subset of a fixed size."""
+    """Return a step without privacy: one backward pass for the sum over a subset of a fixed size."""
     count = len(records["y"])
 
     def step(state: Any, key: Any) -> Any:
-        own, chosen = jax.random.split(key)
+        mask_key, chosen = jax.random.split(key)
         inner = state[0] if isinstance(state, tuple) and not hasattr(state, "_fields") else state
         some = jax.random.randint(chosen, (size,), 0, count)
         subset = {name: leaf[some] for name, leaf in records.items()}
-        masks = jax.random.split(own, size) if method.own else None
+        masks = jax.random.split(mask_key, size) if method.per_record_key else None
 
         def fit(w: Any) -> Any:
             return jnp.sum(jax.vmap(net.log_likelihood, (None, 0, None if masks is None else 0))(w, subset, masks))
@@ -283,13 +283,13 @@ def fitted(name: str, network: str, prior: str, private: bool, given: Images, pa
 
 
 def first(posterior: Any, draws: int) -> Any:
-    """Give the posterior with its first draws only."""
+    """Return the posterior with its first draws only."""
     few = {name: value[:draws] for name, value in posterior.draws.items()}
     return tacit.Posterior(few, None, posterior._method, posterior.points)
 
 
 def chances(posterior: Any, x: Any, draws: int = DRAWS) -> Any:
-    """Give the chances under every draw (draws times images times classes), in parts."""
+    """Return the chances under every draw (draws times images times classes), in parts."""
     few = first(posterior, draws)
     parts = [few.predict({"x": part}, key=jax.random.key(2))["mean"] for part in np.array_split(x, -(-len(x) // 1000))]
     return np.concatenate([np.asarray(part, np.float32) for part in parts], 1)
@@ -332,7 +332,7 @@ def main() -> None:
 
 
 def looked_at(posterior: Any, given: Images, seconds: float) -> dict[str, Any]:
-    """Give what tables and figures need of a fit: measures, bins of confidence, the chances of one image."""
+    """Return what tables and figures need of a fit: measures, bins of confidence, the chances of one image."""
     mean = predicted(posterior, given)
     bins, one = calibration.reliability(mean, given.y), hard(given.y)
     right = float(np.mean(mean.argmax(1) == given.y))
@@ -352,7 +352,7 @@ def looked_at(posterior: Any, given: Images, seconds: float) -> dict[str, Any]:
 
 
 def predicted(posterior: Any, given: Images) -> Any:
-    """Give the chances of the test images, averaged over draws; single precision is made to add up."""
+    """Return the chances of the test images, averaged over draws; single precision is made to add up."""
     watched = posterior.points.get("watched mean")
     mean = np.asarray(chances(posterior, given.x).mean(0) if watched is None else watched, float)
     return mean / mean.sum(1, keepdims=True)
@@ -372,7 +372,7 @@ def tempered(posterior: Any, given: Images) -> dict[str, Any]:
 
 
 def hard(y: Any) -> int:
-    """Give the test image of Figure 6: the paper's is a 3 that is hard to predict; number 449 is one."""
+    """Return the test image of Figure 6: the paper's is a 3 that is hard to predict; number 449 is one."""
     return 449 if len(y) > 449 else int(np.argmax(y == 3))
 
 
@@ -480,7 +480,7 @@ def reliabilities(shown: dict[str, Any]) -> Any:
 
 
 def binned(one: dict[str, Any]) -> Any:
-    """Give the bins of confidence back as they were; those without predictions have no accuracy."""
+    """Return the bins of confidence back as they were; those without predictions have no accuracy."""
     share = np.asarray(one["bins"]["share"])
     means = (np.where(share > 0, one["bins"][name], np.nan) for name in ("confidence", "accuracy"))
     edges = np.linspace(0, 1, len(share) + 1)

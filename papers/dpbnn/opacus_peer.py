@@ -19,7 +19,7 @@ CLIP, SIGMA, LEARNING_RATE, SUBSET = 1.5, 1.3, 0.1, 256
 
 
 def layers(network):
-    """Give the network: an MLP of 2 x 1200 units, or the convolutional one of Opacus' own MNIST example."""
+    """Return the network: an MLP of 2 x 1200 units, or the convolutional one of Opacus' own MNIST example."""
     from torch import nn
 
     if network == "mlp":
@@ -35,7 +35,7 @@ def layers(network):
 
 @functools.cache
 def steps(network, way):
-    """Give a program that takes a number of steps on one subset, which it is handed for nothing."""
+    """Return a program that takes a number of steps on one subset, which it is handed for nothing."""
     import torch
     from torch import nn
 

@@ -88,7 +88,7 @@ def records(seed: int) -> Draw:
 
 
 def network(key: Any, chance: float | None = None) -> Any:
-    """Give the network with its likelihood and prior."""
+    """Return the network with its likelihood and prior."""
     module = eqx.nn.MLP(1, 2, UNITS, 1, key=key) if chance is None else Dropped(chance, key)
     return tacit.network(module, "gaussian", noise="output", prior_std=PRIOR_STD)
 
@@ -129,7 +129,7 @@ SETTINGS = {
 
 
 def judged(posterior: Any, draw: Draw) -> dict[str, float]:
-    """Give squared errors of the mean prediction inside the range and at its ends, and the coverage inside."""
+    """Return squared errors of the mean prediction inside the range and at its ends, and the coverage inside."""
     fresh, ends = (posterior.predict({"x": part["x"]}, key=jax.random.key(7)) for part in (draw.fresh, draw.ends))
 
     def error(predicted: Any, y: Any) -> float:
@@ -201,7 +201,7 @@ def main() -> None:
 
 
 def error_of_median(values: Any) -> float:
-    """Give the standard error of a median over runs, by the bootstrap."""
+    """Return the standard error of a median over runs, by the bootstrap."""
     generator = np.random.default_rng(0)
     return float(np.median(generator.choice(values, (2000, len(values))), axis=1).std())
 

@@ -3,7 +3,7 @@
     python benchmarks/peers.py mlp          (or cnn; papers/dpbnn/peer.sh installs Opacus)
 
 Subsets of 256 of 60000 records, clip 1.5, noise multiplier 1.3, gradient descent. tacit's step is that of the wall
-(``Door.advance``): it draws an exact Poisson subset, gathers, clips, sums in integers, adds noise of a cryptographic
+(``Runner.advance``): it draws an exact Poisson subset, gathers, clips, sums in integers, adds noise of a cryptographic
 generator and updates. All others are handed one subset for nothing.
 
 "public": the same network in JAX without privacy, one backward pass for the mean, many steps in a compiled loop.
@@ -33,8 +33,8 @@ from opacus_peer import CLIP, LEARNING_RATE, SIGMA, SUBSET  # noqa: E402
 from peer_client import Peer, Timer, timed  # noqa: E402
 
 import tacit  # noqa: E402
-from tacit.wall import Door  # noqa: E402
-from tacit.wall import random as secret_random  # noqa: E402
+from tacit.engine import Runner  # noqa: E402
+from tacit.engine import random as secret_random  # noqa: E402
 
 RECORDS = 60000
 METHODS: dict[str, Callable[..., Any]] = {
@@ -48,7 +48,7 @@ STEPS = {"mlp": (60, 1), "cnn": (28, 3)}
 
 
 def made_up() -> dict[str, Any]:
-    """Give made-up records: time does not depend on their values."""
+    """Return made-up records: time does not depend on their values."""
     random = np.random.default_rng(0)
     x = random.standard_normal((RECORDS, 784), dtype=np.float32)
     return {"x": x, "y": random.integers(0, 10, RECORDS).astype(np.int32)}
@@ -58,7 +58,7 @@ def private(method: Any, data: tacit.PrivateData, number: int) -> Timer:
     """Time the wall's step."""
     built = method(tacit.Plan(data.placeholder, RECORDS))
     mechanism = tacit.Mechanism(rate=SUBSET / RECORDS, clip=CLIP, noise_multiplier=SIGMA, steps=10**6)
-    door = Door(
+    runner = Runner(
         *(built, data, mechanism),
         secret=secret_random.fixed(0),
         key=jax.random.key(0),
@@ -69,8 +69,8 @@ def private(method: Any, data: tacit.PrivateData, number: int) -> Timer:
         simulation=True,
     )
     state = jax.tree.map(jnp.asarray, jax.jit(built.init)(jax.random.key(0)))
-    state = door.advance(state, 0, WARM)
-    return timed(lambda: door.advance(state, WARM, WARM + number), number)
+    state = runner.advance(state, 0, WARM)
+    return timed(lambda: runner.advance(state, WARM, WARM + number), number)
 
 
 def descent(net: Any, gradient: Callable[..., Any], records: Any, number: int, calls: bool = False) -> Timer:
@@ -99,7 +99,7 @@ def descent(net: Any, gradient: Callable[..., Any], records: Any, number: int, c
 
 
 def public_gradient(net: Any) -> Callable[..., Any]:
-    """Give the gradient of the mean loss."""
+    """Return the gradient of the mean loss."""
 
     def loss(weights: Any, subset: Any) -> Any:
         return -jnp.mean(jax.vmap(net.log_likelihood, (None, 0, None))(weights, subset, None))
@@ -108,7 +108,7 @@ def public_gradient(net: Any) -> Callable[..., Any]:
 
 
 def jax_privacy_gradient(net: Any, parts: int | None) -> Callable[..., Any]:
-    """Give jax-privacy's clipped and noisy gradient of the mean loss."""
+    """Return jax-privacy's clipped and noisy gradient of the mean loss."""
     from jax_privacy import clipping
 
     clipped = clipping.clipped_grad(

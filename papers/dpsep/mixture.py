@@ -89,8 +89,8 @@ def private(method: Any, given: Any, epsilon: float, seed: int, **recipe: Any) -
     std = Natural(*(jnp.float32(mechanism.noise_std / weight) for weight in weights))
 
     def step(t: Any, state: Any) -> Any:
-        own = jax.random.split(jax.random.fold_in(key, t), 3)
-        present = jax.random.bernoulli(own[0], mechanism.rate, (count,))
+        keys = jax.random.split(jax.random.fold_in(key, t), 3)
+        present = jax.random.bernoulli(keys[0], mechanism.rate, (count,))
 
         def clipped(x: Any) -> Any:
             site = built.contribute(state, {"x": x}, key)
@@ -98,7 +98,7 @@ def private(method: Any, given: Any, epsilon: float, seed: int, **recipe: Any) -
             return jax.tree.map(lambda part: part * jnp.minimum(1, mechanism.clip / norm), site)
 
         sums = [jnp.einsum("n,n...->...", present.astype(jnp.float32), part) for part in jax.vmap(clipped)(x)]
-        noisy = [s + d * jax.random.normal(k, s.shape) for s, d, k in zip(sums, std, own[1:], strict=True)]
+        noisy = [s + d * jax.random.normal(k, s.shape) for s, d, k in zip(sums, std, keys[1:], strict=True)]
         full = Natural(*(part / mechanism.rate for part in noisy))
         return built.update(state, Release(Natural(*noisy), std, jnp.float32(mechanism.rate), full), key)
 
@@ -108,13 +108,13 @@ def private(method: Any, given: Any, epsilon: float, seed: int, **recipe: Any) -
 
 
 def gaussians(w: Any) -> tuple[Any, Any]:
-    """Give mean and covariance of every component's draws."""
+    """Return mean and covariance of every component's draws."""
     w = np.asarray(w, float)
     return w.mean(0), np.stack([np.cov(w[:, k].T) for k in range(w.shape[1])])
 
 
 def judge(posterior: Any, truth: tuple[Any, Any], x: Any, label: Any) -> dict[str, float]:
-    """Give F-norm (squared, halved), KL and accuracy."""
+    """Return F-norm (squared, halved), KL and accuracy."""
     mean, covariance = gaussians(posterior.draws["w"])
     pairs = [int(np.argmin(np.linalg.norm(mean - m, axis=1))) for m in truth[0]]
     f, kl = 0.0, []
@@ -129,7 +129,7 @@ def judge(posterior: Any, truth: tuple[Any, Any], x: Any, label: Any) -> dict[st
 
 
 def assigned(posterior: Any, x: Any) -> Any:
-    """Give every record's likeliest component."""
+    """Return every record's likeliest component."""
     return np.argmax(posterior.predict({"x": x}, key=jax.random.key(0))["assignment"].mean(0), 1)
 
 

@@ -162,7 +162,7 @@ def load(name: str, split: int, at_most: int | None = None, held_out: bool = Fal
 
 
 def judge(split: Split, mean: Any, variance: Any) -> tuple[float, float]:
-    """Give RMSE and mean log density of the test records, from predictions in units of the target's deviation."""
+    """Return RMSE and mean log density of the test records, from predictions in units of the target's deviation."""
     mean, variance = np.asarray(mean, float) * split.std + split.mean, np.asarray(variance, float) * split.std**2
     off = split.test_y - mean
     density = -0.5 * np.log(2 * np.pi * variance) - 0.5 * off**2 / variance
@@ -179,7 +179,7 @@ def network(split: Split, points: dict[str, Any]) -> tuple[float, float]:
 def passes(
     method: Any, split: Split, subset: int, number: int, clip: float | None, key: Any, shuffled: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Give the network after every pass over public records, shuffled or in their order; no noise."""
+    """Return the network after every pass over public records, shuffled or in their order; no noise."""
     x, y, count = jnp.asarray(split.x), jnp.asarray(split.y), len(split.y)
     built = method(tacit.Plan({"x": x[0], "y": y[0]}, count))
 
@@ -210,14 +210,14 @@ def passes(
 
 
 def falling(pace: float, steps: int) -> Any:
-    """Give a pace that falls to next to nothing in the second half of the steps."""
+    """Return a pace that falls to next to nothing in the second half of the steps."""
     return lambda step: pace * jnp.minimum(1.0, 2 * (1 - step / steps) + 0.02)
 
 
 def sep(
     name: str, split: Split, key: Any, noise: float | None = None, clip: float | None = None, quick: bool = False
 ) -> Any:
-    """Give the network that SEP without privacy comes to."""
+    """Return the network that SEP without privacy comes to."""
     count, number = len(split.y), 1 if quick else PASSES.get(name, 40)
     subset = 50 if count > 5000 else 10
     pace = falling(PACES.get(name, 0.01), number * (count // subset))
@@ -226,7 +226,7 @@ def sep(
 
 
 def last(given: Iterator[Any]) -> Any:
-    """Give the last of some things."""
+    """Return the last of some things."""
     *_, end = given
     return end
 
@@ -250,7 +250,7 @@ def random_features(split: Split, epsilon: float, seed: int) -> tuple[float, flo
 
 
 def layers(w0: Any, w1: Any, x: Any) -> Any:
-    """Give the output of a network with one hidden layer for inputs along a leading axis."""
+    """Return the output of a network with one hidden layer for inputs along a leading axis."""
     one = jnp.ones((*x.shape[:-1], 1))
     z = jnp.maximum(jnp.concatenate([x, one], -1) @ w0.T / math.sqrt(w0.shape[1]), 0)
     return jnp.concatenate([z, one], -1) @ w1 / math.sqrt(len(w1))
@@ -306,7 +306,7 @@ def ep(split: Split, units: int, noise: float, decay: float, sweeps: int, key: A
 
 
 def rate_of(split: Split) -> float:
-    """Give the rate of the private fits: 1000 records, but no more than a tenth and no less than a hundredth."""
+    """Return the rate of the private fits: 1000 records, but no more than a tenth and no less than a hundredth."""
     return max(0.01, min(0.1, 1000 / len(split.y)))
 
 
@@ -449,7 +449,7 @@ def ep_row(name: str, seed: int, quick: bool) -> tuple[float, float]:
 
 
 def private_rows(name: str, seed: int, epsilons: list[float], quick: bool) -> dict[str, Callable[[], Any]]:
-    """Give the rows of one split's private fits, and how to find each."""
+    """Return the rows of one split's private fits, and how to find each."""
     split, units = load(name, seed, 500 if quick else None), UNITS.get(name, 50)
     steps = 10 if quick else STEPS
     rows = {"private recipe without noise": partial(without_noise, split, units, steps, jax.random.key(seed))}
@@ -585,7 +585,7 @@ def main() -> None:
         return len(results.get("tables", {}).get(name, {}).get(row, ())) == seed
 
     def todo(part: str, count: int) -> Iterator[tuple[int, str]]:
-        """Give splits and sets; a split of all sets first, then the next, so that whoever stops it has whole tables."""
+        """Return splits and sets; a split of all sets first, so that whoever stops it has whole tables."""
         for seed in range(count if part in parts else 0):
             for name in names:
                 if seed < MOST_SPLITS.get(name, count):

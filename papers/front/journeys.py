@@ -108,7 +108,7 @@ JOURNEYS = {
 
 
 def find(name: str, folder: Path, scratch: Path) -> Path:
-    """Give the path of the CSV file; the poll of 1988 comes in JSON, and is written as one first."""
+    """Return the path of the CSV file; the poll of 1988 comes in JSON, and is written as one first."""
     if name != "election88.csv":
         return folder / name
     with gzip.open(folder / "bayes_demos.json.gz") as file:

@@ -34,9 +34,9 @@ import numpy as np
 
 import tacit
 from tacit import accounting
+from tacit.engine import Runner, random
 from tacit.fit import drawing
 from tacit.ledger import Ledger
-from tacit.wall import Door, random
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -155,7 +155,7 @@ def regression(counts: Any) -> tuple[Any, Any]:
 
 
 def entropic(counts: Any, queries: Any) -> Any:
-    """Give the counts of maximum entropy with the same marginals, by iterative proportional fitting: without noise."""
+    """Return the counts of maximum entropy with the same marginals, by iterative proportional fitting; no noise."""
     names = (*REGRESSORS, "income")
     fitted = np.full(counts.shape, counts.sum() / counts.size)
     for _ in range(400):
@@ -167,7 +167,7 @@ def entropic(counts: Any, queries: Any) -> Any:
 
 
 def normal_interval(w: Any, variance: Any) -> tuple[Any, Any]:
-    """Give the usual 95% interval."""
+    """Return the usual 95% interval."""
     return w - 1.96 * np.sqrt(variance), w + 1.96 * np.sqrt(variance)
 
 
@@ -178,7 +178,7 @@ class Repeated:
         self.method = tacit.marginals(SCHEMA, queries, bins=BINS)(tacit.Plan(data.placeholder))
         self.mechanism = tacit.calibrate(PARTS[1], rate=1.0, steps=1, clip=self.method.suggests.clip or 1.0)
         self.names = {"run": "census", "kind": "fit", "title": "marginals", "simulation": True}
-        self.door = Door(
+        self.runner = Runner(
             self.method,
             data,
             self.mechanism,
@@ -190,9 +190,9 @@ class Repeated:
         self.init, self.draws = jax.jit(self.method.init), drawing(self.method)
 
     def fit(self, data: tacit.PrivateData, seed: int) -> tacit.Posterior:
-        """Give what ``tacit.fit`` does with this seed."""
+        """Return what ``tacit.fit`` does with this seed."""
         key = jax.random.key(seed)
-        state = self.door.rehearse(data, random.fixed(seed), key).advance(self.init(key), 0, 1)
+        state = self.runner.rehearse(data, random.fixed(seed), key).advance(self.init(key), 0, 1)
         return tacit.Posterior(self.draws(state, jax.random.fold_in(key, 1)), None, self.method)
 
 
@@ -211,7 +211,7 @@ def release(
         PROGRAMS[tuple(queries)] = Repeated(queries, data)
     program = PROGRAMS[tuple(queries)]
     posterior = program.fit(data, seed)
-    (first,) = (look.mechanism for look in data.ledger.looks)
+    (first,) = (charge.mechanism for charge in data.ledger.charges)
     runs = [(one.rate, one.noise_multiplier, one.steps) for one in (first, program.mechanism)]
     tables = posterior.synthesize(len(records["age"]), copies, key=jax.random.key(seed + 1))
     return (

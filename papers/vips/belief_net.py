@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import tacit
+from tacit.engine import outer
 from tacit.methods.belief_net import pixel_accuracy, reconstruct
 from tacit.types import Plan, Release
-from tacit.wall import outer
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -89,7 +89,7 @@ def _accuracies(net: Any, test: Any) -> Any:
 
 
 def accuracy(net: Any, test: Any) -> float:
-    """Give the pixel accuracy on test images."""
+    """Return the pixel accuracy on test images."""
     return float(np.mean([np.mean(_accuracies(net, part)) for part in np.split(test, len(test) // 500)]))
 
 

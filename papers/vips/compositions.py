@@ -61,7 +61,7 @@ COUNTED = "VIPS recipe, as the paper counts"
 
 
 def multiplier(analysis: Callable[[Mechanism, float], Any], rate: float, steps: int, epsilon: float) -> float:
-    """Give the least noise multiplier, to 1 part in 10000, that an analysis accepts: its epsilon falls with noise."""
+    """Return the least noise multiplier, to 1 part in 10000, that an analysis accepts: its epsilon falls with noise."""
     low, high = math.log(0.02), math.log(1e7)
     while high - low > 1e-4:
         middle = (low + high) / 2
@@ -71,7 +71,7 @@ def multiplier(analysis: Callable[[Mechanism, float], Any], rate: float, steps: 
 
 
 def curves(setting: Setting, epsilons: tuple[float, ...]) -> dict[str, list[float]]:
-    """Give the noise multiplier over epsilon by every analysis."""
+    """Return the noise multiplier over epsilon by every analysis."""
     rate, steps, releases = setting.subset / setting.records, setting.steps, setting.releases
     found = {
         name: [multiplier(analysis, rate, steps, epsilon) for epsilon in epsilons]

@@ -214,12 +214,12 @@ def scikit_learn(records: Any, vocabulary: int, topics: int, batch: int) -> tupl
 
 
 def ratio(values: dict[str, dict[int, list[float]]], steps: int) -> float:
-    """Give by how much the private perplexity is larger."""
+    """Return by how much the private perplexity is larger."""
     return float(np.mean(values["private"][steps]) / np.mean(values["public"][steps]))
 
 
 def alike(train: Any, held: Any) -> float:
-    """Give the perplexity of one topic for all articles."""
+    """Return the perplexity of one topic for all articles."""
     frequency = np.asarray(train.sum(0)).ravel() + 1.0
     return float(np.exp(-(held @ np.log(frequency / frequency.sum())).sum() / held.sum()))
 
@@ -232,7 +232,7 @@ class Watched(NamedTuple):
 
 
 def as_in_the_paper(topics: int, vocabulary: int, marks: Any) -> tacit.Method:
-    """Give ``tacit.lda`` with the paper's pace and zeros for negative numbers, looked at after some of its steps."""
+    """Return ``tacit.lda`` with the paper's pace and zeros for negative numbers, looked at after some of its steps."""
     method = tacit.lda(topics, vocabulary)(tacit.Plan(None))
     marks = jnp.asarray(marks)
 

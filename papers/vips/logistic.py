@@ -60,13 +60,13 @@ def hospital(target: str) -> tuple[Any, Any, Any, Any]:
 
 
 def xi(c: Any) -> Any:
-    """Give the mean of PG(1, c)."""
+    """Return the mean of PG(1, c)."""
     c = np.maximum(c, 1e-6)
     return np.tanh(c / 2) / (2 * c)
 
 
 def variational(x: Any, y: Any, sweeps: int, noise: Any = None, floor: float = 0.0) -> Any:
-    """Give the mean of the weights by variational Bayes in NumPy; ``noise`` gives what is added to both statistics."""
+    """Return the mean of the weights by variational Bayes in NumPy; ``noise`` is added to both statistics."""
     x, d = sparse.csr_array(x, dtype=float), x.shape[1]  # 20 of 866 columns are there
     second, alpha = np.eye(d), 1.0
     for _ in range(sweeps):

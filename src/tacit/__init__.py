@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tacit.audit import audit
     from tacit.auto import auto
     from tacit.certificate import Certificate, CertificateError
+    from tacit.engine.disk import read_columns, write_columns
     from tacit.ep import ep
     from tacit.facts.schema import Schema
     from tacit.fit import Answer, ask, fit, fit_public
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from tacit.select import Selected, select
     from tacit.types import Method, MethodFor, Plan, Release, Rows
     from tacit.wall.data import PrivateData
-    from tacit.wall.disk import read_columns, write_columns
     from tacit.wall.tables import read_csv, read_parquet
 
 __version__ = "0.1.0"

@@ -103,8 +103,8 @@ def identity(lines: Sequence[Line]) -> str:
 
     Privacy: public.
     """
-    own = lines[:1] if lines and "id" in lines[0].body["header"] else lines[1:2]
-    return own[0].hash if own else ""
+    private = lines[:1] if lines and "id" in lines[0].body["header"] else lines[1:2]
+    return private[0].hash if private else ""
 
 
 def at(path: Path) -> Anchor | None:
@@ -128,7 +128,7 @@ def problem(path: Path, lines: Sequence[Line], run_anchor: Path | None = None) -
     """
     try:
         lacked = lost(path, lines)
-        of_run = None if run_anchor is None else _read(run_anchor, FIELDS, own=False)
+        of_run = None if run_anchor is None else _read(run_anchor, FIELDS, private=False)
     except ValueError as error:
         return f"It is not known whether {path} is whole: {error}"
     if lacked:
@@ -156,7 +156,7 @@ def lost(path: Path, lines: Sequence[Line]) -> list[Anchor]:
 
 
 def files(path: Path, lines: Sequence[Line]) -> Iterator[tuple[Path, bytes]]:
-    """Give the files of the state folder that must change for a ledger's lines to be known, and what they must hold.
+    """Return the files of the state folder that must change for a ledger's lines to be known, and what they must hold.
 
     Privacy: public.
     """
@@ -210,10 +210,10 @@ def _pointer(path: Path) -> Path:
     return _folder() / f"path-{hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.json"
 
 
-def _read(file: Path, fields: Mapping[str, type], *, own: bool = True) -> dict[str, Any] | None:
+def _read(file: Path, fields: Mapping[str, type], *, private: bool = True) -> dict[str, Any] | None:
     """Read a file with fields of these types; None if it is not there."""
     try:
-        content = system.read_own(file) if own else file.read_bytes()
+        content = system.read_own(file) if private else file.read_bytes()
     except FileNotFoundError:
         return None
     if content == b"" or (content is None and not os.path.lexists(file)):
@@ -223,7 +223,7 @@ def _read(file: Path, fields: Mapping[str, type], *, own: bool = True) -> dict[s
         if isinstance(found, dict) and {name: type(value) for name, value in found.items()} == fields:
             return found
     raise ValueError(
-        f"its anchor {file} cannot be read{', or is not yours alone (chmod 600)' if own else ''}. Restore it, or "
+        f"its anchor {file} cannot be read{', or is not yours alone (chmod 600)' if private else ''}. Restore it, or "
         "remove it if you know that the ledger is whole."
     )
 

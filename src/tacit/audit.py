@@ -26,11 +26,11 @@ from scipy import special, stats
 
 from tacit import accounting
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner
+from tacit.engine import random as secret_random
 from tacit.ledger import Ledger
 from tacit.run.plan import built_for, public_plan
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Release, is_rows
-from tacit.wall import Door
-from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
 
@@ -312,7 +312,7 @@ def _attacked(
     """Make all runs by one door, one after the other: each begins at the start and has noise of its own."""
     secret = secret_random.fresh() if seed is None else secret_random.fixed(2 * seed + other)
     watched, key = _watched(built, canaries, mechanism, runs, final), jax.random.key(0)
-    door = Door(
+    runner = Runner(
         watched,
         PrivateData(everyone, size=size + 1),  # one more: the canaries that the method holds are as many as there are
         replace(mechanism, steps=runs * mechanism.steps),
@@ -324,7 +324,7 @@ def _attacked(
         title="audit",
         simulation=True,
     )
-    state: _Watch = door.advance(jax.jit(watched.init)(key), 0, runs * mechanism.steps)
+    state: _Watch = runner.advance(jax.jit(watched.init)(key), 0, runs * mechanism.steps)
     return state
 
 
@@ -353,8 +353,8 @@ def _watched(built: Method, canaries: PyTree, mechanism: Mechanism, runs: int, f
             jnp.zeros((runs, width)),
         )
 
-    def contribute(state: _Watch, record: PyTree, key: Key, own: Key | None = None) -> PyTree:
-        return built.contribution(state.inner, record, key, own)
+    def contribute(state: _Watch, record: PyTree, key: Key, record_key: Key | None = None) -> PyTree:
+        return built.contribution(state.inner, record, key, record_key)
 
     def update(state: _Watch, release: Release, key: Key) -> _Watch:
         clipped = jax.vmap(lambda record: _clipped(built, state.inner, record, key, mechanism))(state.canaries)
@@ -379,13 +379,13 @@ def _watched(built: Method, canaries: PyTree, mechanism: Mechanism, runs: int, f
 
 
 def _clipped(built: Method, state: PyTree, record: PyTree, key: Key, mechanism: Mechanism) -> Array:
-    """Give a record's clipped contribution as one vector, in standard deviations of the noise."""
+    """Return a record's clipped contribution as one vector, in standard deviations of the noise."""
     flat = _vector(built, state, record, key, mechanism.weights) / mechanism.clip
     return flat / jnp.maximum(jnp.linalg.norm(flat), 1.0) / mechanism.noise_multiplier
 
 
 def _vector(built: Method, state: PyTree, record: PyTree, key: Key, weights: tuple[float, ...] | None) -> Array:
-    """Give a record's contribution as one vector; zero if its norm is not finite."""
+    """Return a record's contribution as one vector; zero if its norm is not finite."""
     # A record's own key is secret: the attacker takes any.
     contribution = built.contribution(state, record, key, jax.random.fold_in(key, 1))
     leaves = jax.tree.leaves(contribution, is_leaf=is_rows)
@@ -399,7 +399,7 @@ def _flat(tree: PyTree) -> Array:
 
 
 def _built(method: Method | MethodFor | None, records: PyTree | None, mechanism: Mechanism) -> tuple[Method, PyTree]:
-    """Give the method for these records; for the wall itself one that contributes them, and a canary."""
+    """Return the method for these records; for the wall itself one that contributes them, and a canary."""
     if method is None:
         if records is None:
             records = np.asarray([[1e6 * mechanism.clip, 0.0]], np.float32)
@@ -424,7 +424,7 @@ def _built(method: Method | MethodFor | None, records: PyTree | None, mechanism:
 
 
 def _longest(built: Method, records: PyTree, mechanism: Mechanism) -> PyTree:
-    """Give the record, with a leading axis of one, whose contribution at the start is the longest."""
+    """Return the record, with a leading axis of one, whose contribution at the start is the longest."""
     key = jax.random.key(0)
     state = built.init(key)
     norms = jax.vmap(lambda one: jnp.linalg.norm(_vector(built, state, one, key, mechanism.weights)))(
@@ -529,7 +529,7 @@ def _halves(inside: npt.ArrayLike, outside: npt.ArrayLike, confidence: float) ->
 
 
 def _guesses(scores: tuple[Floats, Floats]) -> tuple[Floats, Floats, Floats]:
-    """Give candidate thresholds, with a high guess of the false-positive and a low one of the true-positive rate."""
+    """Return candidate thresholds, with a high guess of the false-positive and a low one of the true-positive rate."""
     inside, outside = (np.sort(values) for values in scores)
     cuts = np.quantile(np.concatenate(scores), np.linspace(0, 1, THRESHOLDS + 2)[1:-1], method="higher")
     fp, tp = (len(values) - np.searchsorted(values, cuts) for values in (outside, inside))

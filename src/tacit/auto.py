@@ -91,7 +91,7 @@ def _against(model: Any, size: int | None, budget: Budget | None) -> str:
 
 
 def by_natural(model: Formula) -> MethodFor:
-    """Give ``tacit.natural`` for a formula: it works on the scaled design, and draws what the formula names.
+    """Return ``tacit.natural`` for a formula: it works on the scaled design, and draws what the formula names.
 
     Privacy: public.
     """
@@ -157,7 +157,7 @@ class _Priors(NamedTuple):
 
 
 def _priors(model: Formula) -> _Priors | None:
-    """Give the priors of a formula if ``natural`` can have them: normal ones, around 0 but for the intercept."""
+    """Return the priors of a formula if ``natural`` can have them: normal ones, around 0 but for the intercept."""
     at, stds = 0.0, []
     for term in model.terms:
         prior = bare(model.priors[term.name])

@@ -22,13 +22,13 @@ from typing import Any, Literal, Protocol
 from tacit import accounting
 from tacit.accounting.explanation import PRIORS, Explanation, explain, percent, trade_off, up
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, unprintable
-from tacit.ledger import Ledger, LedgerError, Line, Look, Recipe, canonical, recipes, summarise, write_whole
+from tacit.ledger import Charge, Ledger, LedgerError, Line, Recipe, canonical, recipes, summarise, write_whole
 
 FORMAT = "tacit-certificate-2"
 BEFORE = "tacit-certificate-1"
 """The format before: it names no numbers, no engine, and does not say whose code ran."""
 ENGINES = ("fast", "reference")
-"""How private steps are computed: compiled for many records at once, or one record at a time (``tacit.reference``)."""
+"""How private steps are computed: compiled for many records at once, or one record at a time (``tacit.wall``)."""
 CODES = {
     "tacit": "Contributions were computed by tacit’s own code, which its proofs and tests are about.",
     "user": "Contributions were computed by code of the user’s (a model, a question, a likelihood). The wall checks "
@@ -212,8 +212,8 @@ class Certificate:
         Privacy: post-processing.
         """
         lines = ledger.lines
-        own = tuple(line for line in lines if (look := line.look) is not None and look.run == run)
-        if not own:
+        of_run = tuple(line for line in lines if (charge := line.charge) is not None and charge.run == run)
+        if not of_run:
             raise CertificateError(
                 f"The ledger holds no look of run {run!r}, so there is nothing to certify; "
                 "give the ledger and the identifier that the run was charged to."
@@ -229,8 +229,8 @@ class Certificate:
                 f"The caveats are one string, {caveats!r}, and would be printed letter by letter; "
                 "write a list of sentences."
             )
-        looks = [look for line in lines if (look := line.look) is not None]
-        summary = summarise(looks)[run]
+        charges = [charge for line in lines if (charge := line.charge) is not None]
+        summary = summarise(charges)[run]
         if budget.unit != summary.unit:
             raise CertificateError(
                 f"The budget protects each {budget.unit!r} and the run was charged for each "
@@ -239,7 +239,7 @@ class Certificate:
             )
         mechanism = summary.looked
         at = _without_slack(budget.delta, slack)
-        runs = recipes(looks)
+        runs = recipes(charges)
         draft = cls(
             run=run,
             kind=summary.kind,
@@ -251,7 +251,7 @@ class Certificate:
             slack=float(slack),
             budget=budget,
             mechanism=mechanism,
-            lines=own,
+            lines=of_run,
             total=Total(
                 epsilon=_sum(runs, _for_all_runs(budget.delta, slack), mechanism.adjacency),
                 delta=float(budget.delta),
@@ -317,7 +317,7 @@ class Certificate:
         if self.digest != self._digest():
             raise CertificateError("The certificate was changed: its digest does not belong to its content.")
         self._verify_texts()
-        self._verify_looks()
+        self._verify_charges()
         if not 0 < self.slack < self.delta or self.delta != self.budget.delta or self.delta != self.total.delta:
             raise CertificateError(
                 f"The certificate's δ = {self.delta!r} does not fit its slack {self.slack!r}, budget or total."
@@ -328,7 +328,7 @@ class Certificate:
             raise CertificateError(
                 f"The certificate claims ε = {self.epsilon!r}, but its recipe costs {cost!r} at δ = {self.delta!r}."
             )
-        repeated = summarise(self.looks)[self.run].repeated
+        repeated = summarise(self.charges)[self.run].repeated
         if self.epsilon > self.budget.epsilon * (1 + _TOLERANCE) and not repeated:
             raise CertificateError(
                 f"The certificate states ε = {self.epsilon!r}, more than the budget of {self.budget.epsilon!r}, "
@@ -346,7 +346,7 @@ class Certificate:
             "method": [self.method],
             "unit": [self.unit, self.budget.unit],
             "ledger": [self.ledger_head, *(line.time for line in (*self.lines, *self.losses, *self.refusals))],
-            "tag": [look.tag for look in self.looks],
+            "tag": [charge.tag for charge in self.charges],
             "loss": [line.reason for line in self.losses],
             "refusal": [text for line in self.refusals for text in (line.note or {}).values()],
             "caveats": list(self.caveats),
@@ -388,9 +388,9 @@ class Certificate:
             )
         return "The numbers are those that the certificate was issued for."
 
-    def _verify_looks(self) -> None:
-        looks = self.looks
-        if not looks or any(look.run != self.run for look in looks):
+    def _verify_charges(self) -> None:
+        charges = self.charges
+        if not charges or any(charge.run != self.run for charge in charges):
             raise CertificateError(f"The certificate's looks are not those of its run {self.run!r}.")
         if any(not line.intact for line in self.losses) or any(line.loss is None for line in self.losses):
             raise CertificateError("A loss on the certificate was changed: its hash does not belong to it.")
@@ -404,10 +404,10 @@ class Certificate:
             raise CertificateError("The certificate holds a look that its ledger did not have when it was issued.")
         if self.lines[-1].seq == self.ledger_lines - 1 and self.lines[-1].hash != self.ledger_head:
             raise CertificateError("The certificate's last look is not the ledger's head that it names.")
-        run = summarise(looks)[self.run]
-        if any(look.mechanism != run.mechanism or look.kind != run.kind for look in looks):
+        run = summarise(charges)[self.run]
+        if any(charge.mechanism != run.mechanism or charge.kind != run.kind for charge in charges):
             raise CertificateError("The certificate's looks are of more than one recipe.")
-        if run.kind == "select" and len(looks) > 1:
+        if run.kind == "select" and len(charges) > 1:
             raise CertificateError("The certificate is of a selection, which is one look, and holds several.")
         if run.steps != self.mechanism.steps:
             raise CertificateError(
@@ -417,7 +417,7 @@ class Certificate:
             raise CertificateError("The certificate's recipe is not the one on its looks.")
         said = (self.kind, self.method, self.unit, self.budget.unit, self.adjacency, self.simulation)
         held = (run.kind, run.method, run.unit, run.unit, run.mechanism.adjacency, run.simulation)
-        if said != held or any(look.unit != self.unit for look in looks):
+        if said != held or any(charge.unit != self.unit for charge in charges):
             raise CertificateError(
                 "The certificate's kind, method, unit, adjacency or simulation is not that of its looks."
             )
@@ -443,11 +443,11 @@ class Certificate:
                 f"The certificate's total is of {different} different recipes, and no more than {MOST_RECIPES} are "
                 "added up anew; give later data a ledger of their own."
             )
-        own = [run[1:] for run in self.total.runs if run[0] == self.run]
+        of_run = [run[1:] for run in self.total.runs if run[0] == self.run]
         if (
-            any(one[:2] != (mechanism.rate, mechanism.noise_multiplier) for one in own)
-            or any(one[3:] != (() if mechanism.repeats is None else (mechanism.repeats,)) for one in own)
-            or sum(one[2] for one in own) < mechanism.steps
+            any(one[:2] != (mechanism.rate, mechanism.noise_multiplier) for one in of_run)
+            or any(one[3:] != (() if mechanism.repeats is None else (mechanism.repeats,)) for one in of_run)
+            or sum(one[2] for one in of_run) < mechanism.steps
         ):
             raise CertificateError("The certificate's total does not hold its own run as its looks have it.")
         total = _sum(self.total.runs, _for_all_runs(self.delta, self.slack), self.adjacency)
@@ -473,19 +473,19 @@ class Certificate:
                 "was rewritten, or it is another ledger."
             )
         then = lines[: self.ledger_lines]
-        if tuple(line for line in then if (look := line.look) is not None and look.run == self.run) != self.lines:
+        if tuple(line for line in then if (charge := line.charge) is not None and charge.run == self.run) != self.lines:
             raise CertificateError("The looks on the certificate are not all the ledger's looks of this run.")
         if tuple(line for line in then if line.loss is not None) != self.losses:
             raise CertificateError("The losses on the certificate are not those that the ledger says were accepted.")
         if tuple(line for line in then if line.note is not None) != self.refusals:
             raise CertificateError("The refusals on the certificate are not those that the ledger holds.")
-        looks = [look for line in then if (look := line.look) is not None]
-        if recipes(looks) != self.total.runs:
+        charges = [charge for line in then if (charge := line.charge) is not None]
+        if recipes(charges) != self.total.runs:
             raise CertificateError("The runs in the certificate's total are not those on the ledger.")
         later = sum(
-            look.steps
+            charge.steps
             for line in lines[self.ledger_lines :]
-            if (look := line.look) is not None and look.run == self.run
+            if (charge := line.charge) is not None and charge.run == self.run
         )
         if later:
             raise CertificateError(
@@ -495,20 +495,20 @@ class Certificate:
     # Reading one
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def charges(self) -> tuple[Charge, ...]:
         """The looks of this run."""
-        return tuple(look for line in self.lines if (look := line.look) is not None)
+        return tuple(charge for line in self.lines if (charge := line.charge) is not None)
 
     @property
     def planned(self) -> int:
         """The steps that the recipe planned."""
-        return self.looks[-1].mechanism.steps
+        return self.charges[-1].mechanism.steps
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know besides the caveats; it follows from the looks, so none can be left out."""
         notes = []
-        run = summarise(self.looks)[self.run]
+        run = summarise(self.charges)[self.run]
         if run.steps < self.planned:
             whole = float(replace(self.mechanism, steps=self.planned).cost(_without_slack(self.delta, self.slack)))
             notes.append(
@@ -557,7 +557,7 @@ class Certificate:
     # Writing and reading files
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the certificate as plain JSON values.
+        """Return the certificate as plain JSON values.
 
         Privacy: post-processing.
         """
@@ -739,7 +739,7 @@ class Certificate:
         )
 
     def lead(self) -> str:
-        """Give the sentence that the page begins with.
+        """Return the sentence that the page begins with.
 
         Privacy: post-processing.
         """
@@ -758,7 +758,7 @@ class Certificate:
         )
 
     def figures(self, explanation: Explanation) -> list[tuple[str, str]]:
-        """Give the four numbers that the page shows large.
+        """Return the four numbers that the page shows large.
 
         Privacy: post-processing.
         """
@@ -770,7 +770,7 @@ class Certificate:
         ]
 
     def sections(self, explanation: Explanation) -> list[Section]:
-        """Give the sections of the page; a report shows some of them.
+        """Return the sections of the page; a report shows some of them.
 
         Privacy: post-processing.
         """
@@ -855,23 +855,23 @@ class Certificate:
         return rows
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """Give the looks, those that follow one another put together."""
-        groups: list[list[tuple[Line, Look]]] = []
-        for line, look in zip(self.lines, self.looks, strict=True):
-            if groups and groups[-1][-1][1].tag == look.tag and groups[-1][-1][1].stop == look.first:
-                groups[-1].append((line, look))
+        """Return the looks, those that follow one another put together."""
+        groups: list[list[tuple[Line, Charge]]] = []
+        for line, charge in zip(self.lines, self.charges, strict=True):
+            if groups and groups[-1][-1][1].tag == charge.tag and groups[-1][-1][1].stop == charge.first:
+                groups[-1].append((line, charge))
             else:
-                groups.append([(line, look)])
+                groups.append([(line, charge)])
         rows: list[tuple[str, ...]] = []
         for group in groups:
-            (line, look), (end, last) = group[0], group[-1]
+            (line, charge), (end, last) = group[0], group[-1]
             rows.append(
                 (
                     _span(str(line.seq + 1), str(end.seq + 1)),
                     _span(_when(line.time), _when(end.time)),
-                    f"{look.first} to {last.stop - 1}",
+                    f"{charge.first} to {last.stop - 1}",
                     str(len(group)),
-                    look.tag[:8],
+                    charge.tag[:8],
                 )
             )
         return rows

@@ -83,7 +83,7 @@ def _set_network_aside() -> None:
 
 
 def against_one(mechanism: Mechanism, delta: float, processes: int) -> float:
-    """Give the epsilon that a curious process is held to about the records of the others.
+    """Return the epsilon that a curious process is held to about the records of the others.
 
     It knows its own share of the noise, so that only that of the others protects against it.
 
@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _free_port() -> int:
-    """Give a port that nobody listens at, and that the system gives to no connection before process 0 listens there."""
+    """Return a port that nobody listens at, and that the system gives to nobody before process 0 listens there."""
     while True:
         port = random.randrange(15000, 32768)  # the system takes others, on Linux from 32768 on
         with socket.socket() as free, contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ def _watch(running: list[subprocess.Popen[bytes]]) -> int:
 
 def __getattr__(name: str) -> object:
     if name == "seal":  # with JAX, which the launcher does not need
-        from tacit.wall.shards import seal
+        from tacit.engine.shards import seal
 
         return seal
     raise AttributeError(f"module 'tacit.distribute' has no attribute {name!r}")

@@ -27,18 +27,18 @@ from tacit.accounting.checks import check_steps
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.anchors import RUN_ANCHOR
 from tacit.certificate import ENGINES, Certificate
+from tacit.engine import Runner, outer, released, shards, versions
+from tacit.engine import random as secret_random
 from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
 from tacit.provenance import whose
-from tacit.reference.door import ReferenceDoor
 from tacit.results.numbers import UNREADABLE, fingerprint
 from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.run.plan import STEPS, Planned, built_for, planned, public_plan, refuse_unsuited
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
-from tacit.wall import Door, outer, released, shards, versions
-from tacit.wall import random as secret_random
 from tacit.wall.border import with_own_checks
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
+from tacit.wall.reference import ReferenceRunner
 
 WRITTEN = (
     *("secret.key", "run.json", "checkpoint.npz", "posterior.npz", RUN_ANCHOR),
@@ -121,7 +121,7 @@ def fit(
         publish it.
     engine
         How steps are computed. "reference" takes one record at a time, by the short program that a reviewer reads
-        (``tacit.reference``), and is slow. The certificate names the engine.
+        (``tacit.wall``), and is slow. The certificate names the engine.
 
     Returns
     -------
@@ -161,7 +161,7 @@ def _fit(
         ledgers = [book] if data.ledger.path else [book, data.ledger]
     for ledger in ledgers:
         ledger.afford(mechanism, data.unit, run=run.name)
-    door = (ReferenceDoor if engine == "reference" else Door)(
+    runner = (ReferenceRunner if engine == "reference" else Runner)(
         built,
         data,
         mechanism,
@@ -173,16 +173,16 @@ def _fit(
         title=title,
         simulation=run.simulation,
     )
-    _leave_room(door, mechanism, budget)
+    _leave_room(runner, mechanism, budget)
     run.keep(mechanism, budget, simulate, engine)
-    state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), door, ledgers[0])
+    state, done = run.restore(jax.tree.map(jnp.asarray, jax.jit(built.init)(run.key)), runner, ledgers[0])
     progress = progress and lead
     with tqdm(total=mechanism.steps, initial=done, unit="step", disable=not progress) as bar:
         while done < mechanism.steps:
-            stop = min(done + door.segment, mechanism.steps)
-            state = door.advance(state, done, stop)
+            stop = min(done + runner.segment, mechanism.steps)
+            state = runner.advance(state, done, stop)
             if lead:
-                run.checkpoint(state, stop, door)
+                run.checkpoint(state, stop, runner)
             bar.update(stop - done)
             done = stop
             # Accounting takes time, so only when the bar was just drawn, and at the end.
@@ -192,7 +192,7 @@ def _fit(
     if lead:
         numbers = released_numbers(state, posterior)
         code = whose(built.contribute)
-        posterior.certificate = _certificate(door, ledgers[0], run.name, budget, data, numbers, code, engine)
+        posterior.certificate = _certificate(runner, ledgers[0], run.name, budget, data, numbers, code, engine)
     said = (warning, too_large(budget, data), left_out(built, data))
     posterior.warning = " ".join(filter(None, said)) or None
     run.finish(posterior)
@@ -270,7 +270,7 @@ def ask(
     ledger = data.ledger
     ledger.afford(mechanism, data.unit)
     run = _begin(data, None, mechanism, budget, None, simulate)
-    door = Door(
+    runner = Runner(
         method,
         data,
         mechanism,
@@ -282,10 +282,10 @@ def ask(
         title=getattr(question, "__name__", "question"),
         simulation=run.simulation,
     )
-    _leave_room(door, mechanism, budget)
-    value, noise_std = door.advance(method_state(run.key), 0, 1)
+    _leave_room(runner, mechanism, budget)
+    value, noise_std = runner.advance(method_state(run.key), 0, 1)
     numbers = {"answer": fingerprint(named({"value": value, "noise_std": noise_std}))}
-    return Answer(value, noise_std, _certificate(door, ledger, run.name, budget, data, numbers, whose(question)))
+    return Answer(value, noise_std, _certificate(runner, ledger, run.name, budget, data, numbers, whose(question)))
 
 
 @single_precision
@@ -311,7 +311,7 @@ def fit_public(
 
 
 def public_program(built: Method, count: int, steps: int, rate: float = 1.0) -> Callable[[Key, PyTree], State]:
-    """Give the compiled loop of ``fit_public`` over so many public records: from key and records to the last state.
+    """Return the compiled loop of ``fit_public`` over so many public records: from key and records to the last state.
 
     Privacy: none.
     """
@@ -320,12 +320,14 @@ def public_program(built: Method, count: int, steps: int, rate: float = 1.0) -> 
     def run(key: Key, records: PyTree) -> State:
         def step(t: Any, state: State) -> State:
             step_key = jax.random.fold_in(key, t)
-            own = jax.random.split(jax.random.fold_in(step_key, 1), size)
+            record_keys = jax.random.split(jax.random.fold_in(step_key, 1), size)
             subset = records
             if size < count:
                 chosen = jax.random.choice(jax.random.fold_in(step_key, 2), count, (size,), replace=False)
                 subset = jax.tree.map(lambda leaf: leaf[chosen], records)
-            total = sum_public(lambda record, own: built.contribution(state, record, step_key, own), subset, own)
+            total = sum_public(
+                lambda record, mine: built.contribution(state, record, step_key, mine), subset, record_keys
+            )
             nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
             full = jax.tree.map(lambda leaf: leaf * (count / size), total) if size < count else total
             return built.update(state, Release(total, nothing, jnp.float32(size / count), full), step_key)
@@ -335,7 +337,7 @@ def public_program(built: Method, count: int, steps: int, rate: float = 1.0) -> 
     return jax.jit(run)
 
 
-def sum_public(contribution: Callable[[Record, Key], PyTree], records: PyTree, own: Key) -> PyTree:
+def sum_public(contribution: Callable[[Record, Key], PyTree], records: PyTree, record_keys: Key) -> PyTree:
     """Add up the contributions of public records.
 
     Sparse ones and many in parts, so that they are never all there; outer products without writing them out.
@@ -343,7 +345,7 @@ def sum_public(contribution: Callable[[Record, Key], PyTree], records: PyTree, o
     Privacy: none.
     """
 
-    def part(records: PyTree, own: Key, present: Any) -> PyTree:
+    def part(records: PyTree, record_keys: Key, present: Any) -> PyTree:
         def here(leaf: Any) -> Any:
             return jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
 
@@ -355,21 +357,23 @@ def sum_public(contribution: Callable[[Record, Key], PyTree], records: PyTree, o
             return Rows(jnp.where(present[:, None], leaf.index, leaf.count), leaf.values, leaf.count).dense()
 
         if sparse:
-            return jax.tree.map(lambda leaf: whole(leaf, None), jax.vmap(contribution)(records, own), is_leaf=is_rows)
-        outers, values = outer.split(jax.vmap(contribution), records, own, smallest=0)
+            return jax.tree.map(
+                lambda leaf: whole(leaf, None), jax.vmap(contribution)(records, record_keys), is_leaf=is_rows
+            )
+        outers, values = outer.split(jax.vmap(contribution), records, record_keys, smallest=0)
         return jax.tree.unflatten(jax.tree.structure(each), map(whole, values, outers))
 
-    count = len(own)
-    each = jax.eval_shape(contribution, jax.tree.map(lambda leaf: leaf[0], records), own[0])
+    count = len(record_keys)
+    each = jax.eval_shape(contribution, jax.tree.map(lambda leaf: leaf[0], records), record_keys[0])
     length = sum(leaf.size for leaf in jax.tree.leaves(each))
     sparse = any(is_rows(leaf) for leaf in jax.tree.leaves(each, is_leaf=is_rows))
     if not sparse or count * length < PUBLIC_NUMBERS:
-        return part(records, own, jnp.ones(count, bool))
+        return part(records, record_keys, jnp.ones(count, bool))
     size = max(1, PUBLIC_NUMBERS // length)
 
     def add(j: Any, total: PyTree) -> PyTree:
         places = j * size + jnp.arange(size)
-        chunk, mine = jax.tree.map(lambda leaf: leaf.at[places].get(mode="clip"), (records, own))
+        chunk, mine = jax.tree.map(lambda leaf: leaf.at[places].get(mode="clip"), (records, record_keys))
         return jax.tree.map(jnp.add, total, part(chunk, mine, places < count))
 
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), released(each))
@@ -443,8 +447,8 @@ class _Run(NamedTuple):
             facts = {"run": self.name, "key": public, **_facts(mechanism, budget, simulate, engine)}
             _write(self.folder / "run.json", json.dumps(facts).encode())
 
-    def restore(self, start: State, door: Door | ReferenceDoor, ledger: Ledger) -> tuple[State, int]:
-        """Give the last checkpoint, or the start; and make sure that no noise is used twice.
+    def restore(self, start: State, runner: Runner | ReferenceRunner, ledger: Ledger) -> tuple[State, int]:
+        """Return the last checkpoint, or the start; and make sure that no noise is used twice.
 
         A replay is free because it gives the same bits: same key, data, program and starting state. Where any of them
         changed, the old noise on a new sum would cancel in the difference of the two, so a new key is drawn, and what
@@ -452,16 +456,16 @@ class _Run(NamedTuple):
         """
         found = self._checkpoint(start, ledger) if jax.process_index() == 0 else None
         if told := shards.agreed_bytes(b"" if found is None else b"origin" + found[3]):
-            door.rekey(self.secret, told.removeprefix(b"origin"))
-            door.resume_chain(shards.agreed_bytes(b"" if found is None else found[4]))
+            runner.rekey(self.secret, told.removeprefix(b"origin"))
+            runner.resume_chain(shards.agreed_bytes(b"" if found is None else found[4]))
         leaves, structure = jax.tree.flatten(start)
         done, replays, origin = 0, True, b""
         if found is not None:
             leaves, done, seal, _, chain = found
             sealed = _content(leaves, done, chain)
-            replays, origin = seal == door.seal(sealed), hashlib.sha256(sealed).digest()
-        elif charged := [look.tag for look in ledger.looks if look.run == self.name]:
-            replays = charged[-1] == door.tag
+            replays, origin = seal == runner.seal(sealed), hashlib.sha256(sealed).digest()
+        elif charged := [charge.tag for charge in ledger.charges if charge.run == self.name]:
+            replays = charged[-1] == runner.tag
         # What process 0 found is what all go on from.
         *leaves, done, replays = shards.agreed([*leaves, np.int32(done), np.bool_(replays)])
         origin = shards.agreed_bytes(origin)
@@ -469,7 +473,7 @@ class _Run(NamedTuple):
             secret = secret_random.fresh()
             if self.folder:
                 _write(self.folder / "secret.key", secret_random.to_bytes(secret), mode=0o600)
-            door.rekey(secret, origin)
+            runner.rekey(secret, origin)
         return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves]), int(done)
 
     def _checkpoint(self, start: State, ledger: Ledger) -> tuple[list[Any], int, str, bytes, bytes] | None:
@@ -500,13 +504,13 @@ class _Run(NamedTuple):
             )
         return stored, done, seal, origin, chain
 
-    def checkpoint(self, state: State, done: int, door: Door | ReferenceDoor) -> None:
+    def checkpoint(self, state: State, done: int, runner: Runner | ReferenceRunner) -> None:
         """Write the state, sealed with the secret: only a state of this very run is resumed under its key."""
         if self.folder is not None:
             leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
             arrays = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
-            seal = np.asarray(door.seal(_content(leaves, done, door.chain)))
-            origin, chain = (np.frombuffer(held, np.uint8) for held in (door.origin, door.chain))
+            seal = np.asarray(runner.seal(_content(leaves, done, runner.chain)))
+            origin, chain = (np.frombuffer(held, np.uint8) for held in (runner.origin, runner.chain))
             facts = {"done": np.asarray(done), "seal": seal, "origin": origin, "chain": chain}
             write_npz(self.folder / "checkpoint.npz", {**arrays, **facts})
 
@@ -561,7 +565,7 @@ def _begin(
 
 
 def _own(folder: Path | None) -> Path | None:
-    """Give the folder of this process: the run's own for process 0, one within it for another."""
+    """Return the folder of this process: the run's own for process 0, one within it for another."""
     return folder and (folder if jax.process_index() == 0 else folder / f"process-{jax.process_index()}")
 
 
@@ -602,7 +606,7 @@ def left_out(built: Method, data: PrivateData) -> str:
 
 
 def caveats(budget: Budget, data: PrivateData) -> tuple[str, ...]:
-    """Give what a certificate must warn of.
+    """Return what a certificate must warn of.
 
     Privacy: public.
     """
@@ -623,7 +627,7 @@ def released_numbers(state: State, posterior: Posterior) -> dict[str, str]:
 
 
 def _certificate(
-    door: Door | ReferenceDoor,
+    runner: Runner | ReferenceRunner,
     ledger: Ledger,
     run: str,
     budget: Budget,
@@ -638,7 +642,7 @@ def _certificate(
         ledger=ledger,
         run=run,
         budget=budget,
-        slack=door.slack(looked.steps, cost),
+        slack=runner.slack(looked.steps, cost),
         versions=versions(),
         caveats=caveats(budget, data),
         numbers=numbers,
@@ -647,8 +651,8 @@ def _certificate(
     )
 
 
-def _leave_room(door: Door | ReferenceDoor, mechanism: Mechanism, budget: Budget) -> None:
-    if door.slack(mechanism.steps, budget.epsilon) > RESERVE * budget.delta:
+def _leave_room(runner: Runner | ReferenceRunner, mechanism: Mechanism, budget: Budget) -> None:
+    if runner.slack(mechanism.steps, budget.epsilon) > RESERVE * budget.delta:
         raise ValueError(
             f"At epsilon {budget.epsilon:g} a delta of {budget.delta:g} leaves no room for what the samplers lack in "
             "exactness. Ask for a smaller epsilon or a larger delta."
@@ -669,7 +673,7 @@ def posterior_of(built: Method, state: State, key: Key, certificate: Certificate
 
 
 def drawing(built: Method) -> Callable[[State, Key], dict[str, Array]]:
-    """Give the compiled function that draws a posterior's draws from a state.
+    """Return the compiled function that draws a posterior's draws from a state.
 
     Privacy: post-processing.
     """

@@ -60,7 +60,7 @@ def canonical(content: Any) -> bytes:
 
 
 @dataclass(frozen=True)
-class Look:
+class Charge:
     """One look at the records: the steps [first, stop) of a run.
 
     Parameters
@@ -144,7 +144,7 @@ class Look:
         return self.stop - self.first
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the look as plain JSON values.
+        """Return the look as plain JSON values.
 
         Privacy: public.
         """
@@ -161,7 +161,7 @@ class Look:
         }
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Look:
+    def from_dict(cls, content: dict[str, Any]) -> Charge:
         """Read what :meth:`to_dict` wrote.
 
         Privacy: public.
@@ -192,9 +192,9 @@ class Line:
         return cls(seq, time, body, prev, hashlib.sha256(canonical(content)).hexdigest())
 
     @property
-    def look(self) -> Look | None:
+    def charge(self) -> Charge | None:
         """The look on this line; None for the header, for notes, and for a line that accepts a loss."""
-        return Look.from_dict(self.body["look"]) if "look" in self.body else None
+        return Charge.from_dict(self.body["look"]) if "look" in self.body else None
 
     @property
     def loss(self) -> dict[str, Any] | None:
@@ -225,7 +225,7 @@ class Line:
         return Line.seal(self.seq, self.time, self.body, self.prev) == self
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the line as plain JSON values.
+        """Return the line as plain JSON values.
 
         Privacy: public.
         """
@@ -267,7 +267,7 @@ class Run:
     unit: str
     steps: int
     repeated: int
-    looks: int
+    charges: int
     simulation: bool
 
     @property
@@ -276,19 +276,19 @@ class Run:
         return replace(self.mechanism, steps=self.steps)
 
 
-def summarise(looks: Iterable[Look]) -> dict[str, Run]:
+def summarise(charges: Iterable[Charge]) -> dict[str, Run]:
     """Add up looks run by run, in the order in which the runs began.
 
     Privacy: public.
     """
-    runs: dict[str, list[Look]] = {}
-    for look in looks:
-        runs.setdefault(look.run, []).append(look)
+    runs: dict[str, list[Charge]] = {}
+    for charge in charges:
+        runs.setdefault(charge.run, []).append(charge)
     summary = {}
     for name, of_run in runs.items():
         last = of_run[-1]
-        steps = sum(look.steps for look in of_run)
-        gaps = _gaps(0, last.mechanism.steps, ((look.first, look.stop) for look in of_run))
+        steps = sum(charge.steps for charge in of_run)
+        gaps = _gaps(0, last.mechanism.steps, ((charge.first, charge.stop) for charge in of_run))
         distinct = last.mechanism.steps - sum(stop - first for first, stop in gaps)
         summary[name] = Run(
             run=name,
@@ -298,8 +298,8 @@ def summarise(looks: Iterable[Look]) -> dict[str, Run]:
             unit=last.unit,
             steps=steps,
             repeated=steps - distinct,
-            looks=len(of_run),
-            simulation=any(look.simulation for look in of_run),
+            charges=len(of_run),
+            simulation=any(charge.simulation for charge in of_run),
         )
     return summary
 
@@ -308,8 +308,8 @@ Recipe = tuple[str, float, float, int] | tuple[str, float, float, int, float]
 """A run's identifier, rate, noise multiplier and steps, and of a selection its repeats: what the accountant adds up."""
 
 
-def recipes(looks: Iterable[Look]) -> tuple[Recipe, ...]:
-    """Give what the accountant must add up, in the order the runs began.
+def recipes(charges: Iterable[Charge]) -> tuple[Recipe, ...]:
+    """Return what the accountant must add up, in the order the runs began.
 
     The first run counts whole from its first look on, and steps of it that were repeated count apart:
     ``accounting.spent`` takes it by its privacy loss distribution, which holds for a run whose length was
@@ -319,10 +319,10 @@ def recipes(looks: Iterable[Look]) -> tuple[Recipe, ...]:
     Privacy: public.
     """
     parts: list[Recipe] = []
-    for place, run in enumerate(summarise(looks).values()):
+    for place, run in enumerate(summarise(charges).values()):
         if (repeats := run.mechanism.repeats) is not None:
             recipe = run.mechanism
-            parts += [(run.run, recipe.rate, recipe.noise_multiplier, recipe.steps, repeats)] * run.looks
+            parts += [(run.run, recipe.rate, recipe.noise_multiplier, recipe.steps, repeats)] * run.charges
             continue
         counts = (run.mechanism.steps, run.repeated) if place == 0 else (run.steps,)
         parts += [(run.run, run.mechanism.rate, run.mechanism.noise_multiplier, steps) for steps in counts if steps]
@@ -401,7 +401,7 @@ class Ledger:
         self._adjacency = adjacency
         self._unit = None if cap is None else cap.unit
         self._lines: list[Line] = []
-        self._looks: list[Look] = []
+        self._charges: list[Charge] = []
         self._end = 0  # bytes of the file that are known, intact lines
         self._last = b""  # the bytes of the last of them, to notice a file that was replaced
         self._unterminated = False  # the last of them lacks its newline: killed one byte before the end
@@ -414,7 +414,7 @@ class Ledger:
 
     # What may be done
 
-    def charge(self, look: Look) -> bool:
+    def charge(self, charge: Charge) -> bool:
         """Write a look down, and return when it is on the disk; only then may records be read.
 
         Steps that the ledger already holds for the same run with the same tag are a replay: they give the
@@ -442,23 +442,23 @@ class Ledger:
         with self._locked(write=True) as file:
             self._read(file)
             self._compare()
-            self._belongs(look.mechanism.adjacency, look.unit)
-            self._same_recipe(look)
-            if look.kind == "select" and any(old.run == look.run for old in self._looks):
+            self._belongs(charge.mechanism.adjacency, charge.unit)
+            self._same_recipe(charge)
+            if charge.kind == "select" and any(old.run == charge.run for old in self._charges):
                 raise LedgerError(
-                    f"The selection {look.run!r} is on the ledger already. The runs that it makes are secret and kept "
+                    f"The selection {charge.run!r} is on the ledger already. Its runs are secret and kept "
                     "nowhere, so it cannot be taken up again; start a new one, which is charged anew."
                 )
-            covered = ((old.first, old.stop) for old in self._looks if _alike(old, look))
-            gaps = _gaps(look.first, look.stop, covered)
+            covered = ((old.first, old.stop) for old in self._charges if _alike(old, charge))
+            gaps = _gaps(charge.first, charge.stop, covered)
             if not gaps:
                 # The line may have been written by a process that was killed before its fsync.
                 self._sync(file)
                 self._still_in_place(file)
                 self._move_anchors()
                 return False
-            new = [replace(look, first=first, stop=stop) for first, stop in gaps]
-            self._within_cap(new, f"a look at {sum(part.steps for part in new)} steps of run {look.run!r}")
+            new = [replace(charge, first=first, stop=stop) for first, stop in gaps]
+            self._within_cap(new, f"a look at {sum(part.steps for part in new)} steps of run {charge.run!r}")
             header = [] if self._lines else [self._header()]
             self._append(file, header + [{"look": part.to_dict()} for part in new])
             self._move_anchors()
@@ -546,20 +546,20 @@ class Ledger:
         self._update(compare=True)
         with self._mutex:
             self._belongs(mechanism.adjacency, unit)
-            done = [look for look in self._looks if look.run == run]
+            done = [charge for charge in self._charges if charge.run == run]
             kind = done[-1].kind if done else "fit" if mechanism.repeats is None else "select"
             # An unnamed plan gets a name that no run on the ledger has, so that it is added to none of them.
-            name = run or max((look.run for look in self._looks), default="") + "+"
+            name = run or max((charge.run for charge in self._charges), default="") + "+"
             plan = [
-                Look(name, kind, "planned", mechanism, first, stop, "planned", unit, False)
-                for first, stop in _gaps(0, mechanism.steps, ((look.first, look.stop) for look in done))
+                Charge(name, kind, "planned", mechanism, first, stop, "planned", unit, False)
+                for first, stop in _gaps(0, mechanism.steps, ((charge.first, charge.stop) for charge in done))
             ]
             if plan:
                 self._same_recipe(plan[0])
                 self._within_cap(plan, f"a run of {sum(part.steps for part in plan)} steps")
 
     def spent(self, delta: float | None = None) -> float:
-        """Give the ε that all looks together have cost, by a rule valid for runs chosen one after the other.
+        """Return the ε that all looks together have cost, by a rule valid for runs chosen one after the other.
 
         The rule is named in ``accounting.COMPOSITION[adjacency]``. The first run counts whole from its first
         look on, later runs by the steps looked at (see :func:`recipes`).
@@ -581,24 +581,24 @@ class Ledger:
                         "write ledger.spent(delta=1e-5)."
                     )
                 delta = self._cap.delta
-            return _spent(self._looks, delta, self._adjacency)
+            return _spent(self._charges, delta, self._adjacency)
 
     def holds(self, run: str, stop: int) -> bool:
         """Say whether every step of a run before ``stop`` is on the ledger, under whatever tag.
 
         Privacy: public.
         """
-        return not _gaps(0, stop, ((look.first, look.stop) for look in self.looks if look.run == run))
+        return not _gaps(0, stop, ((charge.first, charge.stop) for charge in self.charges if charge.run == run))
 
     def runs(self) -> dict[str, Run]:
         """Summarise the ledger run by run.
 
         Privacy: public.
         """
-        return summarise(self.looks)
+        return summarise(self.charges)
 
     def history(self, delta: float) -> tuple[tuple[Run, float], ...]:
-        """Give every run, in the order they began, and the ε that it and all before it have cost together.
+        """Return every run, in the order they began, and the ε that it and all before it have cost together.
 
         Parameters
         ----------
@@ -607,10 +607,10 @@ class Ledger:
 
         Privacy: public.
         """
-        looks, runs = self.looks, self.runs()
+        charges, runs = self.charges, self.runs()
         names = list(runs)
         return tuple(
-            (run, _spent((look for look in looks if look.run in names[: place + 1]), delta, self.adjacency))
+            (run, _spent((charge for charge in charges if charge.run in names[: place + 1]), delta, self.adjacency))
             for place, run in enumerate(runs.values())
         )
 
@@ -649,10 +649,10 @@ class Ledger:
         return tuple(self._lines)
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def charges(self) -> tuple[Charge, ...]:
         """All looks, in the order they were charged."""
         self._update()
-        return tuple(self._looks)
+        return tuple(self._charges)
 
     @property
     def losses(self) -> tuple[Line, ...]:
@@ -708,27 +708,27 @@ class Ledger:
                     "its own."
                 )
 
-    def _same_recipe(self, look: Look) -> None:
-        for old in reversed(self._looks):
-            if old.run == look.run:
-                if (old.mechanism, old.kind) != (look.mechanism, look.kind):
+    def _same_recipe(self, charge: Charge) -> None:
+        for old in reversed(self._charges):
+            if old.run == charge.run:
+                if (old.mechanism, old.kind) != (charge.mechanism, charge.kind):
                     raise LedgerError(
-                        f"Run {look.run!r} is on the ledger with another recipe: {old.kind} "
-                        f"{old.mechanism.to_dict()}, now {look.kind} {look.mechanism.to_dict()}. A run has "
+                        f"Run {charge.run!r} is on the ledger with another recipe: {old.kind} "
+                        f"{old.mechanism.to_dict()}, now {charge.kind} {charge.mechanism.to_dict()}. A run has "
                         "one recipe, which its certificate states; resume it unchanged, or start a run "
                         "with a new identifier."
                     )
                 return
 
-    def _within_cap(self, new: Sequence[Look], what: str) -> None:
+    def _within_cap(self, new: Sequence[Charge], what: str) -> None:
         cap = self._cap
         if cap is None:
             return
         adjacency = new[0].mechanism.adjacency
-        after = _spent([*self._looks, *new], cap.delta, adjacency)
+        after = _spent([*self._charges, *new], cap.delta, adjacency)
         if after <= cap.epsilon:
             return
-        before = _spent(self._looks, cap.delta, adjacency)
+        before = _spent(self._charges, cap.delta, adjacency)
         raise BudgetExceeded(
             f"The ledger's cap is ε = {cap.epsilon:g} at δ = {cap.delta:g} for each {cap.unit}, and ε = "
             f"{before:.4g} is spent; {what} would cost {after - before:.4g} more and make it {after:.4g}. "
@@ -891,7 +891,7 @@ class Ledger:
     def _take(self, new: Sequence[Line]) -> None:
         """Add lines, all or none of them."""
         cap, adjacency, unit = self._cap, self._adjacency, self._unit
-        looks = []
+        charges = []
         for line in new:
             if line.seq == 0:
                 header = line.body["header"]
@@ -911,20 +911,20 @@ class Ledger:
                     )
                 adjacency = header.get("adjacency", adjacency)
                 continue
-            look = line.look
-            if look is None:  # a note, or a loss that was accepted
+            charge = line.charge
+            if charge is None:  # a note, or a loss that was accepted
                 continue
-            adjacency, unit = adjacency or look.mechanism.adjacency, unit or look.unit
-            if (look.mechanism.adjacency, look.unit) != (adjacency, unit):
+            adjacency, unit = adjacency or charge.mechanism.adjacency, unit or charge.unit
+            if (charge.mechanism.adjacency, charge.unit) != (adjacency, unit):
                 raise LedgerError(
-                    f"Line {line.seq + 1} of {self._path} has adjacency {look.mechanism.adjacency!r} and "
-                    f"unit {look.unit!r}, the ledger {adjacency!r} and {unit!r}. It holds one of each; open "
+                    f"Line {line.seq + 1} of {self._path} has adjacency {charge.mechanism.adjacency!r} and "
+                    f"unit {charge.unit!r}, the ledger {adjacency!r} and {unit!r}. It holds one of each; open "
                     "it without adjacency=, or restore the file from a backup."
                 )
-            looks.append(look)
+            charges.append(charge)
         self._cap, self._adjacency, self._unit = cap, adjacency, unit
         self._lines.extend(new)
-        self._looks.extend(looks)
+        self._charges.extend(charges)
 
     def _append(self, file: int | None, bodies: Sequence[dict[str, Any]]) -> None:
         # The day only: the time between two looks follows the number of records, and certificates are published.
@@ -1128,7 +1128,7 @@ def _check(line: Line, seq: int, prev: str, where: str) -> None:
             elif line.loss is not None:
                 _check_loss(line.loss)
             elif "look" in line.body:
-                Look.from_dict(line.body["look"])
+                Charge.from_dict(line.body["look"])
             elif {key: type(value) for key, value in line.body["note"].items()} != {"kind": str, "text": str}:
                 problem = "has a note without a kind and a text"
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -1147,7 +1147,7 @@ def _check_loss(loss: Any) -> None:
         raise ValueError("a loss does not say what was lost")
 
 
-def _alike(one: Look, two: Look) -> bool:
+def _alike(one: Charge, two: Charge) -> bool:
     """Tell whether two looks are equal in everything but the steps.
 
     The run and the tag alone should do; asking for more can only charge more.
@@ -1157,7 +1157,7 @@ def _alike(one: Look, two: Look) -> bool:
 
 
 def _gaps(first: int, stop: int, covered: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Give the parts of [first, stop) that no covered interval holds."""
+    """Return the parts of [first, stop) that no covered interval holds."""
     gaps = []
     at = first
     for low, high in sorted(covered):
@@ -1171,8 +1171,8 @@ def _gaps(first: int, stop: int, covered: Iterable[tuple[int, int]]) -> list[tup
     return gaps
 
 
-def _spent(looks: Iterable[Look], delta: float, adjacency: str | None) -> float:
-    runs = [run[1:] for run in recipes(looks)]
+def _spent(charges: Iterable[Charge], delta: float, adjacency: str | None) -> float:
+    runs = [run[1:] for run in recipes(charges)]
     if not runs:
         return 0.0
     assert adjacency is not None  # set by the first look

@@ -98,19 +98,19 @@ class Reading(TracedModel):
         return {name: trace[name]["value"] for name in self.latents}, log_density
 
     def log_prior(self, params: Values, draw: dict[str, Array]) -> Array:
-        """Give the log density of the model's public terms."""
+        """Return the log density of the model's public terms."""
         terms, _ = self._model.log_probs(self._repeat(1), {**self.constrain_params(params), **draw})
         return sum((terms[name] for name in (*self.latents, *self._public)), jnp.asarray(0.0))
 
     # A record's term.
 
-    def record_term(self, params: Values, draw: dict[str, Array], record: Record, own: Key | None) -> Array:
-        """Give log p(x, z | w) - log q(z | x, w) for one record; z is drawn from the guide by the record's own key."""
+    def record_term(self, params: Values, draw: dict[str, Array], record: Record, record_key: Key | None) -> Array:
+        """Return log p(x, z | w) - log q(z | x, w) for one record; z is drawn from the guide by the record's key."""
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], record)
         values = {**self.constrain_params(params), **draw}
         log_guide = jnp.asarray(0.0)
         if self.local:
-            terms, trace = self._guide.log_probs(rows, values, own)
+            terms, trace = self._guide.log_probs(rows, values, record_key)
             log_guide = sum((terms[name] / self._guide_scales[name] for name in self.local), log_guide)
             values |= {name: trace[name]["value"] for name in self.local}
         terms, _ = self._model.log_probs(rows, values)
@@ -212,7 +212,7 @@ class Reading(TracedModel):
         return 2 * math.sqrt(units)
 
     def _made_up_params(self) -> Values:
-        """Give the parameters' start without its zeros, which may hide a term."""
+        """Return the parameters' start without its zeros, which may hide a term."""
         flat, shaped = ravel_pytree(self.init(jax.random.key(0)))
         halves = 0.5 * jax.random.rademacher(jax.random.key(0), flat.shape)
         return self.constrain_params(shaped(jnp.where(flat == 0, halves, flat)))
@@ -298,10 +298,10 @@ class Reading(TracedModel):
         def together_and_apart(part: Run, rows: PyTree) -> tuple[Array, Array]:
             trace = part.trace(rows, params)
             shared = {name: trace[name]["value"] for name in self.latents}
-            own = [{name: place(trace[name], i) for name in self.local} for i in range(count)]
+            record_key = [{name: place(trace[name], i) for name in self.local} for i in range(count)]
             together = total(part, rows, {**shared, **{name: trace[name]["value"] for name in self.local}})
             each = [jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], rows) for i in range(count)]
-            apart = [total(part, each[i], {**shared, **own[i]}) for i in range(count)]
+            apart = [total(part, each[i], {**shared, **record_key[i]}) for i in range(count)]
             return together, jnp.sum(jnp.stack(apart))
 
         def made_up(leaf: Array, spread: Callable[..., Array]) -> Array:

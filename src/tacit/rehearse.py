@@ -26,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.accounting.mechanism import Budget
+from tacit.engine import Runner
+from tacit.engine import random as secret_random
 from tacit.facts.placeholder import evenly
 from tacit.facts.schema import Schema
 from tacit.fit import drawing, public_program
@@ -33,8 +35,6 @@ from tacit.ledger import Ledger
 from tacit.results.calibration import LEVEL
 from tacit.run.plan import STEPS, built_for, planned, title_of
 from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record
-from tacit.wall import Door
-from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData, encode
 from tacit.wall.precision import single_precision
 from tacit.wall.units import Unit
@@ -150,7 +150,7 @@ class Rehearsal:
         return {"budget": self.budget, **row.settings, **warning}
 
     def table(self) -> str:
-        """Give all rows as Markdown; ± is one standard error."""
+        """Return all rows as Markdown; ± is one standard error."""
         names = list(self.rows[0].settings)
         head = ["epsilon", *names, "width", "times public", "coverage", "public", "log-likelihood gap", "loss"]
         lines = [head, ["---"] * len(head)]
@@ -329,7 +329,7 @@ class _Stage:
         return *parts, dict(truth)
 
     def judge(self, draws: dict[str, Array], points: dict[str, PyTree], held_out: PyTree) -> tuple[Any, Any, Any]:
-        """Give the ends of the intervals, by name, and the mean log-likelihood of records held out."""
+        """Return the ends of the intervals, by name, and the mean log-likelihood of records held out."""
         ends = {
             name: np.quantile(np.asarray(value), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
             for name, value in draws.items()
@@ -417,13 +417,13 @@ def _public(stage: _Stage, seeds: np.ndarray) -> _Found:
 
 
 def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.ndarray) -> _Found:
-    door = None
+    runner = None
     results = []
     for place, key in enumerate(map(jax.random.wrap_key_data, seeds)):
         records, held_out, truth = stage.records(key)
         data = stage.sealed(records)
         secret = secret_random.fixed(place)
-        if door is None:
+        if runner is None:
             built, mechanism, title = planned(stage.method, data, budget, **settings)
             start, draw = jax.jit(lambda key, built=built: jax.tree.map(jnp.asarray, built.init(key))), drawing(built)
             facts: dict[str, Any] = {
@@ -432,10 +432,10 @@ def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.
                 "title": title,
                 "simulation": True,
             }
-            door = Door(built, data, mechanism, secret=secret, key=key, ledgers=[Ledger()], **facts)
+            runner = Runner(built, data, mechanism, secret=secret, key=key, ledgers=[Ledger()], **facts)
         else:
-            door = door.rehearse(data, secret, key)
-        state = door.advance(start(key), 0, mechanism.steps)
+            runner = runner.rehearse(data, secret, key)
+        state = runner.advance(start(key), 0, mechanism.steps)
         points = built.points(state) if built.points else {}
         results.append((*stage.judge(draw(state, jax.random.fold_in(key, mechanism.steps)), points, held_out), truth))
     return _found(results)

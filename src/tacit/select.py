@@ -14,6 +14,9 @@ import numpy as np
 
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
 from tacit.certificate import Certificate
+from tacit.engine import Runner, versions
+from tacit.engine import random as secret_random
+from tacit.engine.repeat import best_of
 from tacit.fit import caveats, check_types, posterior_of, released_numbers
 from tacit.ledger import Ledger
 from tacit.methods.scored import ScoredState, scored
@@ -23,11 +26,8 @@ from tacit.results.numbers import fingerprint
 from tacit.results.posterior import Posterior
 from tacit.run.plan import STEPS, built_for, default_rate, plan_for, refuse_unsuited, suited_clip, title_of
 from tacit.types import Key, Method, MethodFor, Plan
-from tacit.wall import Door, versions
-from tacit.wall import random as secret_random
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
-from tacit.wall.repeat import best_of
 
 ASKING = 0.1
 """The share of the steps that goes to the score."""
@@ -143,14 +143,14 @@ def select(
         "simulation": simulate is not None,
     }
     # Everything is checked and compiled before the charge, so that what can go wrong does so for nothing.
-    doors = [Door(method, data, mechanism, **facts) for method in methods]
-    if _slack(doors, mechanism, budget.epsilon) > RESERVE * budget.delta:
+    runners = [Runner(method, data, mechanism, **facts) for method in methods]
+    if _slack(runners, mechanism, budget.epsilon) > RESERVE * budget.delta:
         raise ValueError(
             f"At epsilon {budget.epsilon:g} a delta of {budget.delta:g} leaves no room for what the samplers lack in "
             "exactness. Ask for a smaller epsilon or a larger delta."
         )
     starts = [jax.tree.map(jnp.asarray, jax.jit(method.init)(key)) for method in methods]
-    place, state = best_of(doors, starts, _score, seed=simulate)
+    place, state = best_of(runners, starts, _score, seed=simulate)
     cost = max(budget.epsilon, mechanism.cost(budget.delta * (1 - RESERVE)))
     posterior = posterior_of(methods[place], state, jax.random.fold_in(key, steps), None)
     score = _score(state)
@@ -158,7 +158,7 @@ def select(
         ledger=data.ledger,
         run=facts["run"],
         budget=budget,
-        slack=_slack(doors, mechanism, cost),
+        slack=_slack(runners, mechanism, cost),
         versions=versions(),
         caveats=caveats(budget, data),
         numbers={**released_numbers(state, posterior), "score": _fingerprint(list(candidates)[place], score)},
@@ -214,8 +214,10 @@ def _score(state: ScoredState) -> float:
     return float(state.score)
 
 
-def _slack(doors: list[Door], mechanism: Mechanism, epsilon: float) -> float:
+def _slack(runners: list[Runner], mechanism: Mechanism, epsilon: float) -> float:
     """Bound what inexact sampling adds to delta: that of a run, times the mean number of runs."""
     assert mechanism.repeats is not None
     runs = mechanism.repeats / -math.expm1(-mechanism.repeats)
-    return runs * max(door.slack(mechanism.steps, epsilon) for door in doors) + (1 + math.exp(epsilon)) * 2.0**-100
+    return (
+        runs * max(runner.slack(mechanism.steps, epsilon) for runner in runners) + (1 + math.exp(epsilon)) * 2.0**-100
+    )

@@ -85,7 +85,7 @@ def clinics(seed: int) -> dict[str, Any]:
 
 
 def clinics_truth() -> dict[str, float]:
-    """Give what ``CLINICS_FORMULA`` should find, in its units: for a year, a day, a stay.
+    """Return what ``CLINICS_FORMULA`` should find, in its units: for a year, a day, a stay.
 
     Privacy: public.
     """

@@ -43,7 +43,7 @@ class Rows:
     count: int = field(metadata={"static": True})
 
     def dense(self) -> Array:
-        """Give the whole table to which this leaf alone adds up, or several along a leading axis do; not clipped."""
+        """Return the whole table to which this leaf alone adds up, or several along a leading axis do; not clipped."""
         kept = (self.index >= 0) & (self.index < self.count)
         table = jnp.zeros((self.count, self.values.shape[-1]), self.values.dtype)
         return table.at[jnp.where(kept, self.index, self.count)].add(self.values, mode="drop")
@@ -80,7 +80,7 @@ class Release(NamedTuple):
     full: PyTree
 
     def part(self, name: str) -> Release:
-        """Give the release of one entry of a contribution that is a dictionary."""
+        """Return the release of one entry of a contribution that is a dictionary."""
         return Release(self.total[name], self.noise_std[name], self.rate, self.full[name])
 
 
@@ -175,8 +175,8 @@ class Method(NamedTuple):
         ``points(state) -> dict``. Public: what was estimated without a posterior, such as the parameters of a network.
         Optional.
     own
-        Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, own)``: a secret key that
-        belongs to this record in this step alone, for latent variables of a record and for noise of its own.
+        Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, record_key)``: a secret key of
+        this record in this step, for latent variables of a record and for noise of its own.
     needs
         What must be true of every record; others contribute nothing (`Need`).
     least
@@ -198,7 +198,7 @@ class Method(NamedTuple):
     update: Callable[[State, Release, Key], State]
     draw: Callable[[State, Key], dict[str, Array]]
     points: Callable[[State], dict[str, PyTree]] | None = None
-    own: bool = False
+    per_record_key: bool = False
     needs: tuple[Need, ...] = ()
     least: int = 1
     whole: bool = False
@@ -207,15 +207,19 @@ class Method(NamedTuple):
     suggests: Suggestions = Suggestions()
     model: Model = Model()
 
-    def contribution(self, state: State, record: Record, key: Key, own: Key | None) -> PyTree:
-        """Give one record's contribution; its own key is handed on where the method takes one.
+    def contribution(self, state: State, record: Record, key: Key, record_key: Key | None) -> PyTree:
+        """Return one record's contribution; its own key is handed on where the method takes one.
 
         Privacy: of one record, not bounded yet. Inside the wall ``own`` is secret; on public records any key will do.
         """
-        return self.contribute(state, record, key, own) if self.own else self.contribute(state, record, key)
+        return (
+            self.contribute(state, record, key, record_key)
+            if self.per_record_key
+            else self.contribute(state, record, key)
+        )
 
     def around(self, **changes: Any) -> Method:
-        """Give a method made around this one, whose state is ``inner`` in the new one's: it draws what this one does.
+        """Return a method made around this one, whose state is ``inner`` in the new one's: it draws what this one does.
 
         Privacy: public.
         """

@@ -28,7 +28,7 @@ from scipy import stats
 from tacit import PrivateData, accounting
 from tacit.adapters import d3p
 from tacit.adapters.d3p.sampling import rate_for
-from tacit.wall import lattice
+from tacit.engine import lattice
 
 pytestmark = pytest.mark.filterwarnings("ignore:tacit.adapters.d3p gives no certificate")
 

@@ -14,11 +14,11 @@ from scipy import special
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step
 from tacit.methods.belief_net import belief_net, pixel_accuracy, reconstruct
 from tacit.methods.running import Running
 from tacit.methods.sparsity import bessel_ratio
 from tacit.types import Plan, Release
-from tacit.wall import _Step
 from tacit.wall.data import PrivateData
 
 module = importlib.import_module("tacit.methods.belief_net")
@@ -39,20 +39,20 @@ def slope(c):
 
 
 def log_k0(r):
-    """Give log K0(r) by its integral, with nodes enough for 64 bits."""
+    """Return log K0(r) by its integral, with nodes enough for 64 bits."""
     t = jnp.linspace(0, 40, 4001)
     values = -r[..., None] * 2 * jnp.sinh(t / 2) ** 2
     return jnp.log(jnp.sum(jnp.where(t == 0, 0.5, 1) * jnp.exp(values), -1) * t[1]) - r
 
 
 def gamma_terms(shape, rate):
-    """Give mean, mean logarithm and entropy of a Gamma variable."""
+    """Return mean, mean logarithm and entropy of a Gamma variable."""
     entropy = shape - jnp.log(rate) + gammaln(shape) + (1 - shape) * digamma(shape)
     return shape / rate, digamma(shape) - jnp.log(rate), entropy
 
 
 def elbo(q, y, prior=1.0):
-    """Give the evidence bound with every factor's parameters free, Pólya-Gamma tilts (c, cb) included."""
+    """Return the evidence bound with every factor's parameters free, Pólya-Gamma tilts (c, cb) included."""
     on = jnp.concatenate([jnp.ones((len(y), 1)), q["pi"]], 1)
     psi = on @ q["mean"].T
     square = psi**2 + (on * (1 - on)) @ (q["mean"] ** 2).T + on @ q["variance"].T
@@ -86,7 +86,7 @@ BOTH = jax.jit(jax.value_and_grad(elbo))
 
 
 def slopes_of(q, y):
-    """Give the bound and its gradient, in 64 bits."""
+    """Return the bound and its gradient, in 64 bits."""
     with jax.enable_x64(True):
         q = {name: jnp.asarray(np.asarray(value), jnp.float64) for name, value in q.items()}
         value, gradient = BOTH(q, jnp.asarray(np.asarray(y), jnp.float64))
@@ -95,7 +95,7 @@ def slopes_of(q, y):
 
 @functools.partial(jax.jit, static_argnums=2)
 def factors(state, y, sweeps=100):
-    """Give all factors of q at a state: the records' from the E-step, TPBN's from the means that the state holds."""
+    """Return all factors of q at a state: the records' from the E-step, TPBN's from the means that the state holds."""
     active, _, psi = jax.vmap(lambda seen: module._infer(state.net, seen, jnp.ones(J), sweeps))(y)
     on = jnp.concatenate([jnp.ones((len(y), 1)), active], 1)
     net, sparsity = state.net, state.sparsity
@@ -130,7 +130,7 @@ def release_of(method, state, y):
 
 
 def some_state(method):
-    """Give a state off every optimum, whose prior precisions belong to a q(zeta)."""
+    """Return a state off every optimum, whose prior precisions belong to a q(zeta)."""
     state = method.init(jax.random.key(3))
     net = state.net._replace(mean=10 * state.net.mean + 0.3, bias=jnp.asarray([0.4, -0.6, 0.1]))
     x = jax.random.uniform(KEY, (J, K), minval=0.3, maxval=2.0)
@@ -308,7 +308,7 @@ def test_what_is_not_binary_is_refused_before_anything_is_spent(bad):
     with pytest.raises(ValueError, match="pixels that are 0 or 1") as caught:
         tacit.fit(belief_net(2), data, tacit.Budget(1.0, 1e-5), rate=0.5, steps=2, progress=False)
     assert str(bad) not in str(caught.value)
-    assert not data.ledger.looks
+    assert not data.ledger.charges
 
 
 def test_other_refusals():

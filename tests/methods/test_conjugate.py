@@ -17,12 +17,12 @@ from scipy import special, stats
 import tacit
 from tacit import Budget, PrivateData, families
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step
 from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
 from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing
 from tacit.methods.families import _common as inside
 from tacit.methods.running import blend, start
 from tacit.types import Method, Plan, PyTree, Release
-from tacit.wall import _Step
 
 KEY = jax.random.key(0)
 COUNT = 400
@@ -504,7 +504,7 @@ def test_bad_records_are_refused_before_anything_is_spent(name: str, change: dic
     data = PrivateData(change, size=COUNT)
     with pytest.raises(ValueError, match=match):
         tacit.fit(conjugate(CASES[name].family), data, Budget(1.0, 1e-5), progress=False)
-    assert len(data.ledger.looks) == 0
+    assert len(data.ledger.charges) == 0
 
 
 @pytest.mark.parametrize(

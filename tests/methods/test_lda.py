@@ -18,13 +18,13 @@ from scipy.special import digamma
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, _Step, lattice
 from tacit.fit import fit_public
 from tacit.methods import lda as module
 from tacit.methods.lda import LDAState, lda
 from tacit.methods.running import start
 from tacit.results.topics import documents, perplexity
 from tacit.types import Method, Plan, PyTree, Release
-from tacit.wall import Door, _Step, lattice
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
 
@@ -34,7 +34,7 @@ MECHANISM = Mechanism(0.5, 4.0, 1.0, 4)
 
 
 def truth(words: int = WORDS) -> np.ndarray:
-    """Give three topics, each on a third of the words, and a little on the others."""
+    """Return three topics, each on a third of the words, and a little on the others."""
     topics = np.full((TOPICS, words), 0.1)
     for topic in range(TOPICS):
         topics[topic, topic * words // TOPICS : (topic + 1) * words // TOPICS] = 3
@@ -117,14 +117,14 @@ def test_the_bound_never_falls_over_coordinate_updates() -> None:
 
 
 def test_without_sampling_clip_and_noise_it_is_the_public_fit(
-    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lattice, "noise", without_noise)
     # The wall says how much noise there is; here there is none.
     monkeypatch.setattr(module, "repaired", lambda running, **_: jnp.maximum(running.statistics[:, :-1], 0))
     method, data = built(), PrivateData(records(), size=COUNT)
     start_state = jax.jit(method.init)(KEY)
-    end = open_door(method, data, Mechanism(1.0, 100.0, 0.04, 4)).advance(start_state, 0, 4)
+    end = open_runner(method, data, Mechanism(1.0, 100.0, 0.04, 4)).advance(start_state, 0, 4)
     public = fit_public(method, records(), steps=4, key=KEY)
     found = method.points(end)["concentration"]  # type: ignore[misc]
     np.testing.assert_allclose(found, public.points["concentration"], rtol=2e-3, atol=2e-2)
@@ -133,23 +133,23 @@ def test_without_sampling_clip_and_noise_it_is_the_public_fit(
 
 
 @pytest.mark.slow  # the battery of all methods has the same
-def test_segments_empty_data_and_wild_records(open_door: Callable[..., Door]) -> None:
+def test_segments_empty_data_and_wild_records(open_runner: Callable[..., Runner]) -> None:
     method, data = built(), PrivateData(records(), size=COUNT)
     begin = jax.tree.map(jnp.asarray, jax.jit(method.init)(KEY))
-    door = open_door(method, data, MECHANISM)
-    whole = door.advance(begin, 0, 4)
-    assert same_bits(door.advance(door.advance(begin, 0, 1), 1, 4), whole)
+    runner = open_runner(method, data, MECHANISM)
+    whole = runner.advance(begin, 0, 4)
+    assert same_bits(runner.advance(runner.advance(begin, 0, 1), 1, 4), whole)
     assert is_finite(whole)
-    honest = door._records
+    honest = runner._records
     for bad in (np.nan, np.inf, -np.inf, 3e38, -1.0):
-        door._records = {**honest, "count": honest["count"].at[3].set(bad)}
-        assert is_finite(door.advance(begin, 0, 4))
-    door._records = {**honest, "word": honest["word"].at[:].set(-(2**31))}
-    nothing = door.advance(begin, 0, 4)
+        runner._records = {**honest, "count": honest["count"].at[3].set(bad)}
+        assert is_finite(runner.advance(begin, 0, 4))
+    runner._records = {**honest, "word": honest["word"].at[:].set(-(2**31))}
+    nothing = runner.advance(begin, 0, 4)
     assert is_finite(nothing)
     assert not same_bits(nothing, begin)
     empty = PrivateData(jax.tree.map(lambda leaf: leaf[:0], records()), size=COUNT)
-    assert is_finite(open_door(method, empty, MECHANISM).advance(begin, 0, 4))
+    assert is_finite(open_runner(method, empty, MECHANISM).advance(begin, 0, 4))
 
 
 def test_no_document_exceeds_the_stated_sensitivity() -> None:

@@ -232,7 +232,7 @@ def test_records_that_do_not_suit_cost_nothing(likelihood: str, column: str, val
     sealed = tacit.PrivateData(data, size=300)
     with pytest.raises(ValueError, match=text):
         tacit.fit(logistic(likelihood, **OPTIONS[likelihood]), sealed, tacit.Budget(1.0, 1e-5), progress=False)
-    assert not sealed.ledger.looks
+    assert not sealed.ledger.charges
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def built(likelihood: str, count: int = 1000, steps: int | None = None, **option
 
 
 def cut_poisson(mean: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give counts, their chances, and the cut and centred residuals, by adding up."""
+    """Return counts, their chances, and the cut and centred residuals, by adding up."""
     counts = np.arange(0, 400)
     chances = stats.poisson.pmf(counts, mean)
     cut = np.sqrt(mean) * np.clip((counts - mean) / np.sqrt(mean), -CUT, CUT)
@@ -253,7 +253,7 @@ def test_no_record_exceeds_the_clip(likelihood: str) -> None:
 
 
 def intervals(likelihood: str, count: int, epsilon: float, runs: int) -> dict[str, tuple[float, float]]:
-    """Give coverage and mean width of 90% intervals over simulated records and noise: told of the noise, and not."""
+    """Return coverage and mean width of 90% intervals over simulated records and noise: told of the noise, and not."""
     method = built(likelihood, count, steps=20)
     noise = tacit.calibrate(tacit.Budget(epsilon, 1e-5), rate=1.0, steps=20, clip=1.0).noise_multiplier
 
@@ -372,7 +372,7 @@ def test_records_that_do_not_suit_cost_nothing(likelihood: str, value: float, te
             tacit.Budget(1.0, 1e-5),
             progress=False,
         )
-    assert not ledger.looks
+    assert not ledger.charges
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ import tacit
 from tacit import Budget, PrivateData
 from tacit.accounting import classical
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step
 from tacit.methods.backprop import at
 from tacit.methods.networks import Network, score
 from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, stretches, wandered
 from tacit.types import Method, Plan, PyTree, Release
-from tacit.wall import _Step
 
 KEY = jax.random.key(0)
 COUNT = 100
@@ -42,7 +42,7 @@ def constant(noise: float = 1.0, **more: Any) -> Network:
 
 
 def released(method: Method, state: PyTree, records: PyTree, noise_std: float = 0.0, key: Any = KEY) -> Release:
-    """Give what the wall would, with noise of this standard deviation on the sum, at rate 1."""
+    """Return what the wall would, with noise of this standard deviation on the sum, at rate 1."""
     total = jax.tree.map(
         lambda leaf: leaf.sum(0), jax.vmap(lambda record: method.contribute(state, record, key))(records)
     )
@@ -523,7 +523,7 @@ def test_dropout_is_the_masked_network_written_by_hand() -> None:
         np.testing.assert_allclose(ours[name], wanted[name], rtol=1e-5, atol=1e-6)
     method = tacit.dropout(net)(Plan(record, COUNT))
     state = method.init(KEY)
-    assert method.own
+    assert method.per_record_key
     masked = method.contribute(state, record, KEY, key)
     np.testing.assert_allclose(masked["first.weight"], wanted["first.weight"], rtol=1e-5, atol=1e-6)
     # Predictions: one mask for all inputs of a draw, and draws differ.
@@ -660,4 +660,4 @@ def test_bad_labels_are_refused_before_anything_is_spent() -> None:
     data = PrivateData({"x": np.zeros((20, 3), np.float32), "y": np.full(20, 2)}, size=20)
     with pytest.raises(ValueError, match="y must be 0 or 1"):
         tacit.fit(tacit.sgd(tacit.network(Masked(), "bernoulli")), data, Budget(1.0, 1e-5), progress=False)
-    assert len(data.ledger.looks) == 0
+    assert len(data.ledger.charges) == 0

@@ -12,11 +12,11 @@ from scipy import integrate, stats
 
 import tacit
 from tacit import sites
+from tacit.engine import outer
 from tacit.fit import fit_public, sum_public
 from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import PBPState, _rectified, forward, output, pbp, rectified
 from tacit.types import Plan
-from tacit.wall import outer
 
 KEY = jax.random.key(0)
 
@@ -138,7 +138,7 @@ def test_a_power_counts_in_the_curvature_of_every_layer() -> None:
 
 
 def under_way(method: Any) -> PBPState:
-    """Give a state in which the last layer is not zero any more: at first nothing comes back from it."""
+    """Return a state in which the last layer is not zero any more: at first nothing comes back from it."""
     state = method.init(KEY)
     mean = [state.centre[0], jax.random.normal(KEY, state.centre[1].shape)]
     total = state.total._replace(linear=jax.tree.map(jnp.multiply, mean, state.total.precision))
@@ -217,7 +217,7 @@ def test_public_sums_are_the_same_without_writing_them_out() -> None:
     generator = np.random.default_rng(0)
     records = {"x": jnp.float32(generator.normal(size=(70, 9))), "y": jnp.float32(generator.normal(size=70))}
 
-    def contribute(record: Any, own: Any) -> Any:
+    def contribute(record: Any, record_key: Any) -> Any:
         return method.contribute(state, record, KEY)
 
     found = jax.jit(lambda records: sum_public(contribute, records, jnp.arange(70)))(records)

@@ -300,7 +300,7 @@ def test_a_private_fit_covers_the_exact_posterior_mean() -> None:
 
 def test_matrices_of_sites_are_summed_as_outer_products() -> None:
     from tacit.accounting.mechanism import Mechanism
-    from tacit.wall import _Step
+    from tacit.engine import _Step
 
     data = tacit.PrivateData({"x": np.zeros((40, 90), np.float32), "y": np.zeros(40, np.int32)}, size=40)
     method = sep(sites.probit())(Plan(data.placeholder, 40))

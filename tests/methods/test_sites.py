@@ -25,14 +25,14 @@ LIKELIHOODS: dict[str, tuple[Callable[..., Site], float, Callable[[float, Any], 
 
 
 def site_of_one(site: Site, y: Any, mean: float, variance: float) -> tuple[float, float]:
-    """Give the two natural parameters of the site of one predictor."""
+    """Return the two natural parameters of the site of one predictor."""
     cavity = Moments(jnp.full((1, 1), mean), jnp.full((1, 1, 1), variance))
     linear, precision = site.natural(cavity, {"x": jnp.ones(1), "y": jnp.asarray(y)})
     return float(linear[0, 0]), float(precision[0, 0, 0])
 
 
 def tilted(likelihood: Callable[[Any], Any], mean: float, variance: float) -> tuple[float, float]:
-    """Give mean and variance of N(mean, variance) times a likelihood, by quadrature in float64."""
+    """Return mean and variance of N(mean, variance) times a likelihood, by quadrature in float64."""
     std = np.sqrt(variance)
     powers = [
         integrate.quad(

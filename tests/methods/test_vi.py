@@ -310,7 +310,7 @@ def images(count, seed=0):
 @pytest.mark.slow
 def test_an_autoencoder_contributes_the_gradient_of_a_records_elbo():
     method = tacit.vi(decode, encode)(Plan(np.zeros(PIXELS, np.float32)))
-    assert method.own
+    assert method.per_record_key
     state, record, elbo_key = method.init(jax.random.key(0)), images(1)[0], jax.random.key(5)
     mine = method.contribute(state, record, jax.random.key(1), jax.random.split(elbo_key)[1])
     theirs = jax.grad(lambda params: -Trace_ELBO().loss(elbo_key, params, decode, encode, record[None]))(state.params)
@@ -577,7 +577,7 @@ def _refusals():
         with numpyro.plate("records", x.shape[0]):
             numpyro.sample("x", dist.Normal(low, 1.0), obs=x)
 
-    def own(x):
+    def each_record(x):
         with numpyro.plate("records", x.shape[0]):
             level = numpyro.sample("level", dist.Normal(0, 1))
             numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
@@ -587,7 +587,7 @@ def _refusals():
         with numpyro.plate("records", x.shape[0]):
             numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
 
-    def looks(x):
+    def reads(x):
         numpyro.sample("level", dist.Normal(x.mean(), 1.0))
 
     def forgets(x):
@@ -645,7 +645,7 @@ def _refusals():
             numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
 
     return {
-        "a parameter for each record": (own, each, "shape follows the number of records"),
+        "a parameter for each record": (each_record, each, "shape follows the number of records"),
         "a public term of the number of records": (counted, None, "follows the number of rows"),
         "a prior scaled by the records": (scaled, None, "computed from the records"),
         "records mixed by a parameter that starts at zero": (hidden, None, "depends on the other records"),
@@ -653,12 +653,12 @@ def _refusals():
         "running statistics in the guide": (plain, remembers, "mutable site 'memory'"),
         "support that follows a parameter": (support, None, "support of the latent site 'level' depends"),
         "dynamic support": (dynamic, None, "support of the latent site 'low' depends"),
-        "AutoGuide for latents of a record": (own, autoguide.AutoNormal, "Write a guide that computes"),
+        "AutoGuide for latents of a record": (each_record, autoguide.AutoNormal, "Write a guide that computes"),
         "DAIS": (plain, autoguide.AutoDAIS, "DAIS guide evaluates the likelihood"),
-        "guide that looks at the records": (plain, looks, "guide draws a latent outside"),
+        "guide that looks at the records": (plain, reads, "guide draws a latent outside"),
         "guide without a site": (plain, forgets, "does not draw the latent site 'level'"),
-        "guide that mixes records": (own, mixes, "depends on the other records"),
-        "site outside the plate in the guide": (own, outside, "inside the plate over records in the model only"),
+        "guide that mixes records": (each_record, mixes, "depends on the other records"),
+        "site outside the plate in the guide": (each_record, outside, "the plate over records in the model only"),
         "a plate of groups that subsamples": (groups, None, "plate 'groups' subsamples"),
     }
 

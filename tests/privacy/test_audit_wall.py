@@ -1,6 +1,6 @@
 """The audit of the real private step: a worst-case record, 10^5 releases with it and 10^5 without.
 
-The claim audited is that of ONE step; a Door takes many independent steps whose releases are collected. Secrets are
+The claim audited is that of ONE step; a Runner takes many independent steps whose releases are collected. Secrets are
 fixed and public. A bound is above the true ε with probability at most 0.001 by chance: that is the false-alarm rate of
 every "at most" below. (Noise and rate are chosen where 10^5 runs can show 0.9: at rate 0.2 and noise 1 they cannot.)
 """
@@ -15,7 +15,7 @@ import pytest
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.audit import canary_scores, direct, lower_bound
-from tacit.wall import clip
+from tacit.engine import clip
 
 RUNS = 100_000
 DELTA = 1e-5
@@ -25,7 +25,7 @@ Released = Callable[..., np.ndarray]
 
 @pytest.fixture(scope="module")
 def released() -> Released:
-    """Give the scores of 10^5 releases of one recipe, with the canary or without."""
+    """Return the scores of 10^5 releases of one recipe, with the canary or without."""
 
     @functools.cache
     def run(rate: float, noise: float, inside: bool, wall: str = "honest") -> np.ndarray:

@@ -1,7 +1,7 @@
 """The border of the wall: what attacks through the public interface found, as tests that they fail now.
 
 Each was a script that worked: two programs with one noise, questions that nobody paid for. (What a program may do
-inside a step is in tests/wall/test_independence.py.)
+inside a step is in tests/engine/test_independence.py.)
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import system, wall
+from tacit import engine, system
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, alias, disk, random, shards
 from tacit.ledger import Ledger
 from tacit.types import Method, Need
-from tacit.wall import Door, alias, border, disk, random, shards
+from tacit.wall import border
 from tacit.wall.data import PrivateData
 from tests.conftest import with_constants_as_arguments
 
@@ -50,14 +51,14 @@ def weighted(weights: np.ndarray) -> Method:
     )
 
 
-def opened(method: Method, data: Any = RECORDS, **facts: Any) -> Door:
+def opened(method: Method, data: Any = RECORDS, **facts: Any) -> Runner:
     facts = {"ledgers": [Ledger()], "run": "test", "kind": "fit", "title": "test", "simulation": False} | facts
-    return Door(method, PrivateData(data, size=70), MECHANISM, secret=random.fixed(1), key=KEY, **facts)
+    return Runner(method, PrivateData(data, size=70), MECHANISM, secret=random.fixed(1), key=KEY, **facts)
 
 
-def released(door: Door, method: Method) -> np.ndarray:
+def released(runner: Runner, method: Method) -> np.ndarray:
     start = jax.tree.map(jnp.asarray, method.init(KEY))
-    return np.asarray(door.advance(start, 0, STEPS)[1])
+    return np.asarray(runner.advance(start, 0, STEPS)[1])
 
 
 def test_two_programs_never_share_a_tag() -> None:
@@ -128,7 +129,7 @@ def test_a_copied_run_with_one_entry_of_its_model_changed_is_another_look(
     difference = np.delete(two.draws["released"][0] - one.draws["released"][0], 17)
     assert np.sum(np.abs(difference) < 0.001) < 3
     if not broken:
-        assert sum(look.steps for look in data.ledger.looks) == 2
+        assert sum(charge.steps for charge in data.ledger.charges) == 2
         assert two.certificate is not None
         two.certificate.verify(data.ledger)
         assert two.certificate.mechanism.steps == 2
@@ -169,7 +170,7 @@ def test_noise_does_not_cancel_where_programs_agree_again(monkeypatch: pytest.Mo
 def times_met(monkeypatch: pytest.MonkeyPatch, steps: int, size: int = 70) -> list[int]:
     """Take all steps of a run, and say at which of them the program was tried on made-up records."""
     met: list[int] = []
-    fingerprint = wall._Step.fingerprint
+    fingerprint = engine._Step.fingerprint
 
     def noted(step: Any, state: Any, key: Any, thorough: bool) -> tuple[bytes, bool]:
         met.append(int(state[0]))
@@ -179,17 +180,17 @@ def times_met(monkeypatch: pytest.MonkeyPatch, steps: int, size: int = 70) -> li
     method = method._replace(update=lambda state, release, key: (state[0] + 1, state[1]))
     mechanism = Mechanism(rate=1.0, clip=1.0, noise_multiplier=3.0, steps=steps)
     facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": False}
-    door = Door(method, PrivateData(RECORDS, size=size), mechanism, secret=random.fixed(1), key=KEY, **facts)
+    runner = Runner(method, PrivateData(RECORDS, size=size), mechanism, secret=random.fixed(1), key=KEY, **facts)
     with monkeypatch.context() as patch:
-        patch.setattr(wall._Step, "fingerprint", noted)
-        door.advance(jax.tree.map(jnp.asarray, method.init(KEY)), 0, steps)
+        patch.setattr(engine._Step, "fingerprint", noted)
+        runner.advance(jax.tree.map(jnp.asarray, method.init(KEY)), 0, steps)
     return met
 
 
 def test_short_segments_ask_for_few_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fingerprint takes as long as a chunk of records: in short runs it is asked for in seven segments of fifty."""
     assert times_met(monkeypatch, 50) == [0, 1, 2, 4, 8, 16, 32]
-    assert times_met(monkeypatch, 50 * wall.LONG_SEGMENT) == [*range(0, 50 * wall.LONG_SEGMENT, wall.LONG_SEGMENT)]
+    assert times_met(monkeypatch, 50 * engine.LONG_SEGMENT) == [*range(0, 50 * engine.LONG_SEGMENT, engine.LONG_SEGMENT)]
     # Steps of many chunks, by the declared size.
     assert times_met(monkeypatch, 5, size=10**7) == [0, 1, 2, 3, 4]
 
@@ -198,16 +199,16 @@ def test_steps_are_taken_in_order_under_their_noise() -> None:
     """The noise of a segment belongs to all that was met before it."""
     method = weighted(np.ones(3))
     start = jax.tree.map(jnp.asarray, method.init(KEY))
-    door, resumed = opened(method), opened(method)
-    whole = door.advance(start, 0, STEPS)
-    again = door.advance(start, 0, STEPS)
+    runner, resumed = opened(method), opened(method)
+    whole = runner.advance(start, 0, STEPS)
+    again = runner.advance(start, 0, STEPS)
     np.testing.assert_array_equal(whole[1], again[1])
-    three = door.advance(start, 0, 3)
-    np.testing.assert_array_equal(door.advance(three, 3, STEPS)[1], whole[1])
-    np.testing.assert_array_equal(door.advance(three, 3, STEPS)[1], whole[1])  # the last segment once more
-    door.advance(start, 0, 1)
+    three = runner.advance(start, 0, 3)
+    np.testing.assert_array_equal(runner.advance(three, 3, STEPS)[1], whole[1])
+    np.testing.assert_array_equal(runner.advance(three, 3, STEPS)[1], whole[1])  # the last segment once more
+    runner.advance(start, 0, 1)
     with pytest.raises(ValueError, match="does not follow"):
-        door.advance(three, 3, STEPS)
+        runner.advance(three, 3, STEPS)
     interrupted = opened(method)
     interrupted.advance(start, 0, 3)
     resumed.resume_chain(interrupted.chain)
@@ -218,7 +219,7 @@ def test_steps_are_taken_in_order_under_their_noise() -> None:
 
 
 def tag_of(records: Any = RECORDS, key: Any = KEY, secret: int = 1, program: str = "text", origin: bytes = b"") -> str:
-    return wall._tag(random.fixed(secret), key, records, program, origin)
+    return engine._tag(random.fixed(secret), key, records, program, origin)
 
 
 PACKAGES = ("tacit", "jax", "jaxlib", "numpyro", "numpy", "cryptography")
@@ -319,7 +320,7 @@ def test_the_declared_size_is_in_the_tag_where_it_decides_when_fingerprints_are_
     method = weighted(np.ones(3))
     facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": False}
     data = [PrivateData(RECORDS, size=size) for size in (10**6, 2 * 10**6)]
-    one, two = (Door(method, here, MECHANISM, secret=random.fixed(1), key=KEY, **facts) for here in data)
+    one, two = (Runner(method, here, MECHANISM, secret=random.fixed(1), key=KEY, **facts) for here in data)
     assert one._step.chunk == two._step.chunk
     assert one._step.expected_chunks != two._step.expected_chunks
     assert one.tag != two.tag
@@ -358,7 +359,7 @@ def test_a_need_of_the_caller_s_answers_no_question_of_units() -> None:
         book = Ledger()
         need = Need("a question", lambda record, bound=bound: jnp.abs(record["x"]).max() < bound, fixed=True)
         facts: dict[str, Any] = {"ledgers": [book], "run": "t", "kind": "fit", "title": "t", "simulation": True}
-        Door(method._replace(needs=(need,)), data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
+        Runner(method._replace(needs=(need,)), data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
         assert book.lines == ()
 
 
@@ -368,7 +369,7 @@ def handed_on(record: Any, need: Need) -> Any:
 
 def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = tacit.sites.BINARY, Need("theirs", lambda record: True)
-    monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=wall.__file__))
+    monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=engine.__file__))
     assert border._is_ours(functools.partial(handed_on, need=ours))
     assert not border._is_ours(functools.partial(handed_on, need=theirs))
     assert not border._is_ours(functools.partial(handed_on, theirs.holds))
@@ -386,9 +387,9 @@ def test_without_a_schema_a_posterior_says_what_may_have_been_left_out(declared:
 
 
 def test_a_record_that_does_not_fit_contributes_nothing() -> None:
-    door = opened(asking(lambda record: record[0] > 0))
-    rows = np.resize(RECORDS, (door._step.chunk, 3))
-    integers = np.asarray(door._step.integers((jnp.int32(0), jnp.zeros((STEPS, 3))), rows, KEY))
+    runner = opened(asking(lambda record: record[0] > 0))
+    rows = np.resize(RECORDS, (runner._step.chunk, 3))
+    integers = np.asarray(runner._step.integers((jnp.int32(0), jnp.zeros((STEPS, 3))), rows, KEY))
     assert np.array_equal(np.any(integers != 0, axis=1), rows[:, 0] > 0)
 
 
@@ -399,7 +400,7 @@ def test_a_need_of_tacit_s_own_is_noted_when_it_refuses() -> None:
             tacit.fit(tacit.natural(prior_std=1.0), data, tacit.Budget(1.0, 1e-5), progress=False)
     notes = [line.body["note"] for line in data.ledger.lines if "note" in line.body]
     assert [note["kind"] for note in notes] == ["checked, refused"] * 2
-    assert data.ledger.looks == ()
+    assert data.ledger.charges == ()
 
 
 def test_the_number_of_records_shows_in_no_refusal() -> None:
@@ -411,7 +412,7 @@ def test_the_number_of_records_shows_in_no_refusal() -> None:
         leaky = method._replace(contribute=lambda s, r, k, held=held, c=contribute: c(s, r, k) + 0 * held.sum())
         data = PrivateData(RECORDS, size=100)
         facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": True}
-        Door(leaky, data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
+        Runner(leaky, data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
 
 
 def test_a_ledger_with_notes_is_read_again(tmp_path: Path) -> None:
@@ -437,7 +438,7 @@ def placed(x: jax.Array, begun: Any) -> jax.Array:
         return x
 
     @itself.def_vmap
-    def batched(count: int, own: list[bool], x: jax.Array, begun: Any) -> tuple[jax.Array, bool]:
+    def batched(count: int, record_key: list[bool], x: jax.Array, begun: Any) -> tuple[jax.Array, bool]:
         return x + jnp.where(begun, jnp.arange(count, dtype=jnp.float32)[:, None], 0), True
 
     return itself(x, begun)
@@ -451,12 +452,12 @@ def test_a_contribution_that_depends_on_its_place_is_found() -> None:
 
 def test_a_contribution_that_depends_on_its_place_later_releases_nothing() -> None:
     method = weighted(np.ones(3))._replace(contribute=lambda state, x, key: placed(x, state[0] >= 2))
-    door = opened(method)
-    assert door._step.alike
+    runner = opened(method)
+    assert runner._step.alike
     start = jax.tree.map(jnp.asarray, method.init(KEY))
-    state = door.advance(start, 0, 2)
+    state = runner.advance(start, 0, 2)
     with pytest.raises(RuntimeError, match="depends on its place"):
-        door.advance(state, 2, 3)
+        runner.advance(state, 2, 3)
 
 
 def test_a_file_that_changes_while_steps_are_taken_releases_nothing(
@@ -467,18 +468,18 @@ def test_a_file_that_changes_while_steps_are_taken_releases_nothing(
     method = weighted(np.ones(3))
     method = method._replace(contribute=lambda state, record, key: record["x"])
     facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": True}
-    door = Door(method, data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
-    assert door._fetch is not None
-    group = door._fetch._group
+    runner = Runner(method, data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
+    assert runner._fetch is not None
+    group = runner._fetch._group
 
     def meanwhile(*given: Any) -> Any:
         found = group(*given)
         np.save(tmp_path / "x.npy", RECORDS + 1)
         return found
 
-    monkeypatch.setattr(door._fetch, "_group", meanwhile)
+    monkeypatch.setattr(runner._fetch, "_group", meanwhile)
     with pytest.raises(RuntimeError, match="changed since they were sealed"):
-        released(door, method)
+        released(runner, method)
 
 
 @pytest.mark.parametrize("kind", ["link", "link to nothing", "open file"])

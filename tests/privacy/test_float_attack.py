@@ -16,8 +16,8 @@ import pytest
 from scipy import stats
 
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, lattice, random
 from tacit.types import Method
-from tacit.wall import Door, lattice, random
 from tacit.wall.data import PrivateData
 
 RUNS = 20_000
@@ -47,14 +47,14 @@ def naive_support() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def released(open_door: Callable[..., Door], recorder: Callable[[int], Method]) -> dict[bool, np.ndarray]:
+def released(open_runner: Callable[..., Runner], recorder: Callable[[int], Method]) -> dict[bool, np.ndarray]:
     """Release through the real wall, with the record (True) and without."""
     found = {}
     for inside in (True, False):
         method = recorder(RUNS)
         data = PrivateData(np.array([[0.0]] + [[1.0]] * inside, np.float32), size=1)
-        door = open_door(method, data, MECHANISM, seed=200 + inside)
-        found[inside] = np.asarray(door.advance(jax.jit(method.init)(jax.random.key(0)), 0, RUNS)[1])
+        runner = open_runner(method, data, MECHANISM, seed=200 + inside)
+        found[inside] = np.asarray(runner.advance(jax.jit(method.init)(jax.random.key(0)), 0, RUNS)[1])
     return found
 
 
@@ -125,7 +125,7 @@ def advantage(inside: np.ndarray, outside: np.ndarray) -> tuple[float, float]:
 
 
 def test_the_low_bits_of_a_naive_release_give_the_record_away_and_ours_do_not(
-    open_door: Callable[..., Door], recorder: Callable[[int], Method]
+    open_runner: Callable[..., Runner], recorder: Callable[[int], Method]
 ) -> None:
     # One plus noise below one half has lost the bits that the noise alone would have: an attack on precision.
     std = np.float32(NEAR.noise_std)
@@ -135,8 +135,8 @@ def test_the_low_bits_of_a_naive_release_give_the_record_away_and_ours_do_not(
     for inside in (True, False):
         method = recorder(MANY)
         data = PrivateData(np.array([[0.0]] + [[1.0]] * inside, np.float32), size=1)
-        door = open_door(method, data, NEAR, seed=300 + inside)
-        ours.append(np.asarray(door.advance(jax.jit(method.init)(jax.random.key(0)), 0, MANY)[1]))
+        runner = open_runner(method, data, NEAR, seed=300 + inside)
+        ours.append(np.asarray(runner.advance(jax.jit(method.init)(jax.random.key(0)), 0, MANY)[1]))
     lattice_advantage, error = advantage(*ours)
     print(f"low bits: advantage {naive:.3f} naive, {lattice_advantage:.4f} +- {error:.4f} on the lattice")
     assert naive > 0.1
@@ -154,7 +154,7 @@ def test_a_float_sum_moves_by_twice_the_clip_and_ours_by_the_record() -> None:
 
 
 def test_a_small_seed_is_found_by_trying_all_and_a_secret_of_ours_is_none_of_them(
-    open_door: Callable[..., Door], recorder: Callable[[int], Method]
+    open_runner: Callable[..., Runner], recorder: Callable[[int], Method]
 ) -> None:
     def noises(seed: jax.Array) -> jax.Array:
         return jax.random.normal(jax.random.key(seed), (2,), jnp.float32)
@@ -163,10 +163,10 @@ def test_a_small_seed_is_found_by_trying_all_and_a_secret_of_ours_is_none_of_the
     every = np.asarray(jax.jit(jax.vmap(noises))(seeds))
     hidden = np.asarray(noises(jnp.int32(2741)))
     assert np.flatnonzero((every == hidden).all(1)).tolist() == [2741]
-    door = open_door(recorder(1), PrivateData(np.zeros((3, 1), np.float32), size=3), ONE_STEP, simulation=False)
+    runner = open_runner(recorder(1), PrivateData(np.zeros((3, 1), np.float32), size=3), ONE_STEP, simulation=False)
     secret = random.fresh()
-    door.rekey(secret)
+    runner.rekey(secret)
     keys = jax.jit(jax.vmap(lambda seed: jax.random.key_data(jax.random.key(seed, impl=random.CHACHA20))))(seeds)
     known = {row.tobytes() for row in np.asarray(keys)}
     assert random.to_bytes(random.fixed(7)) in known
-    assert not {random.to_bytes(key) for key in (secret, door._secret, door._stream)} & known
+    assert not {random.to_bytes(key) for key in (secret, runner._secret, runner._stream)} & known

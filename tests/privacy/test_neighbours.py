@@ -16,9 +16,9 @@ import numpyro.distributions as dist
 import pytest
 
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, _Step, clip, lattice, random
 from tacit.methods.vi import vi
 from tacit.types import Method, Plan, PyTree
-from tacit.wall import Door, _Step, clip, lattice, random
 from tacit.wall.data import PrivateData
 from tests.test_every_method import COUNT, ROWS, TABLE, numbers, plan
 
@@ -383,8 +383,8 @@ def test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers(name:
     method = TABLE[name].make()(plan(data))
     start = jax.tree.map(jnp.asarray, method.init(KEY))
     step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10), start)
-    own = random.fixed(4) if method.own else None
-    program = jax.jit(lambda records, subset: step._sum(start, records, subset, jnp.int32(0), KEY, own))
+    record_key = random.fixed(4) if method.per_record_key else None
+    program = jax.jit(lambda records, subset: step._sum(start, records, subset, jnp.int32(0), KEY, record_key))
     column, generator = numbers(name), np.random.default_rng(6)
     records = jax.tree.map(np.asarray, data._records)
     wild = {**records, column: (10.0 ** generator.uniform(-3, 6) * records[column]).astype(records[column].dtype)}
@@ -399,14 +399,15 @@ def test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers(name:
         whole = total(given, list(range(COUNT)))
         for gone in (0, 5, COUNT - 1):
             # Own keys go with the places in a subset: there the last record is the one to go.
-            gone = COUNT - 1 if method.own else gone
+            gone = COUNT - 1 if method.per_record_key else gone
             spoilt = {**given, column: np.concatenate([given[column][:gone], np.full_like(given[column][:1], 1e30)])}
             spoilt[column] = np.concatenate([spoilt[column], given[column][gone + 1 :]])
             left = [i for i in range(COUNT) if i != gone]
             moved = square(whole, total(spoilt, left))
             assert moved <= step.radius**2
             assert (
-                whole == [a + b for a, b in zip(total(spoilt, left), total(given, [gone]), strict=True)] or method.own
+                whole == [a + b for a, b in zip(total(spoilt, left), total(given, [gone]), strict=True)]
+                or method.per_record_key
             )
             furthest = max(furthest, moved)
     assert furthest > 0.25 * step.radius**2
@@ -430,7 +431,7 @@ def every_release(width: int) -> Method:
 
 
 def to_lattice(totals: np.ndarray, mechanism: Mechanism) -> np.ndarray:
-    """Give the integers of released numbers, and check that the numbers are theirs, bit by bit."""
+    """Return the integers of released numbers, and check that the numbers are theirs, bit by bit."""
     unit = mechanism.clip / lattice.radius(mechanism.noise_multiplier)
     integers = np.rint(totals.astype(np.float64) / unit)
     assert np.abs(integers).max() < 1 << 24  # float32 tells them apart
@@ -446,8 +447,8 @@ Through = dict[tuple[float, str], tuple[np.ndarray, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def through_the_door(open_door: Callable[..., Door]) -> Through:
-    """Give total and full of every step through the real door, for several data sets and one secret."""
+def through_the_engine(open_runner: Callable[..., Runner]) -> Through:
+    """Return total and full of every step through the real door, for several data sets and one secret."""
     records = np.random.default_rng(3).normal(0, 2, (8, 3)).astype(np.float32)
     spoilt = records.copy()
     spoilt[-1] = [np.nan, 1.0, np.inf]
@@ -456,21 +457,21 @@ def through_the_door(open_door: Callable[..., Door]) -> Through:
     for rate, mechanism in MECHANISMS.items():
         for name, count in {"all": 8, "without the last": 7, "one": 1, "none": 0}.items():
             method = every_release(3)
-            door = open_door(method, PrivateData(records[:count], size=10), mechanism, 9)
+            runner = open_runner(method, PrivateData(records[:count], size=10), mechanism, 9)
             state = jax.jit(method.init)(KEY)
-            found[rate, name] = tuple(np.asarray(door.advance(state, 0, STEPS)[1]))
+            found[rate, name] = tuple(np.asarray(runner.advance(state, 0, STEPS)[1]))
             if name == "all":
                 # PrivateData refuses such a record, so it is put behind the wall by hand.
-                door._records = jnp.asarray(spoilt)
-                found[rate, "spoilt"] = tuple(np.asarray(door.advance(state, 0, STEPS)[1]))
+                runner._records = jnp.asarray(spoilt)
+                found[rate, "spoilt"] = tuple(np.asarray(runner.advance(state, 0, STEPS)[1]))
     jax.config.update("jax_disable_most_optimizations", False)
     return found  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("rate", MECHANISMS)
-def test_released_numbers_lie_on_the_lattice(through_the_door: Through, rate: float) -> None:
+def test_released_numbers_lie_on_the_lattice(through_the_engine: Through, rate: float) -> None:
     for name in ("all", "without the last", "spoilt", "one", "none"):
-        totals, full = through_the_door[rate, name]
+        totals, full = through_the_engine[rate, name]
         to_lattice(totals, MECHANISMS[rate])
         # The estimate for all records is divided by the public rate, and by nothing else.
         assert np.array_equal(full, totals / np.float32(rate))
@@ -484,11 +485,11 @@ def test_a_naive_release_does_not_lie_on_the_lattice() -> None:
 
 @pytest.mark.parametrize("rate", MECHANISMS)
 def test_with_one_secret_the_last_record_moves_each_release_by_its_own_integers(
-    through_the_door: Through, rate: float
+    through_the_engine: Through, rate: float
 ) -> None:
     # Gaps are drawn in order, so the same secret gives the others the same subset: the rest must cancel exactly.
     mechanism = MECHANISMS[rate]
-    integers = {name: to_lattice(through_the_door[rate, name][0], mechanism) for name in ("all", "without the last")}
+    integers = {name: to_lattice(through_the_engine[rate, name][0], mechanism) for name in ("all", "without the last")}
     moved = integers["all"] - integers["without the last"]
     radius = lattice.radius(mechanism.noise_multiplier)
     assert all(sum(int(k) ** 2 for k in row) <= radius**2 for row in moved)
@@ -499,26 +500,26 @@ def test_with_one_secret_the_last_record_moves_each_release_by_its_own_integers(
 
 @pytest.mark.parametrize("rate", MECHANISMS)
 def test_a_record_that_is_not_finite_is_as_good_as_none_and_noise_comes_all_the_same(
-    through_the_door: Through, rate: float
+    through_the_engine: Through, rate: float
 ) -> None:
-    spoilt, without = (through_the_door[rate, name][0] for name in ("spoilt", "without the last"))
+    spoilt, without = (through_the_engine[rate, name][0] for name in ("spoilt", "without the last"))
     assert np.array_equal(spoilt, without)
     assert len(np.unique(spoilt, axis=0)) == STEPS
 
 
 @pytest.mark.parametrize("rate", MECHANISMS)
-def test_no_records_at_all_still_give_noise(through_the_door: Through, rate: float) -> None:
+def test_no_records_at_all_still_give_noise(through_the_engine: Through, rate: float) -> None:
     # 90 numbers of known standard deviation: outside these limits with probability below 1e-6.
-    totals, _ = through_the_door[rate, "none"]
+    totals, _ = through_the_engine[rate, "none"]
     assert np.isfinite(totals).all()
     assert 0.6 < np.std(totals) / MECHANISMS[rate].noise_std < 1.4
     assert len(np.unique(totals, axis=0)) == STEPS
 
 
 @pytest.mark.parametrize("rate", MECHANISMS)
-def test_an_empty_subset_is_an_ordinary_step(through_the_door: Through, rate: float) -> None:
+def test_an_empty_subset_is_an_ordinary_step(through_the_engine: Through, rate: float) -> None:
     # The only record of all is in some subsets and not in others; where it is not, the noise is released alone.
-    one, none = (to_lattice(through_the_door[rate, name][0], MECHANISMS[rate]) for name in ("one", "none"))
+    one, none = (to_lattice(through_the_engine[rate, name][0], MECHANISMS[rate]) for name in ("one", "none"))
     radius = lattice.radius(MECHANISMS[rate].noise_multiplier)
     assert all(sum(int(k) ** 2 for k in row) <= radius**2 for row in one - none)
     empty = ~(one - none).any(axis=1)

@@ -16,8 +16,8 @@ import pytest
 from scipy import stats
 
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step, random
 from tacit.types import Method
-from tacit.wall import _Step, random
 from tacit.wall.data import PrivateData
 
 COUNT, RATE, DRAWS = 6, 0.3, 30_000
@@ -25,7 +25,7 @@ LEVEL = 1e-6
 
 
 def verdicts(members: np.ndarray, rate: float) -> dict[str, float]:
-    """Give p-values of: inclusions are those of independent coins, (draws, records) of them."""
+    """Return p-values of: inclusions are those of independent coins, (draws, records) of them."""
     draws, count = members.shape
     single = min(stats.binomtest(int(n), draws, rate).pvalue for n in members.sum(0)) * count
     pairs = list(itertools.combinations(range(count), 2))
@@ -43,7 +43,7 @@ def verdicts(members: np.ndarray, rate: float) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def drawn() -> np.ndarray:
-    """Give who is in the subset of each of many steps, as ``_Step.draw`` gives it to the sum."""
+    """Return who is in the subset of each of many steps, as ``_Step.draw`` gives it to the sum."""
     method = Method(
         init=lambda key: jnp.zeros(2),
         contribute=lambda state, record, key: record,

@@ -79,7 +79,7 @@ def test_a_pytree_keeps_its_structure_and_gets_the_stored_types() -> None:
     assert jax.tree.map(lambda leaf: leaf.dtype.name, placeholder) == types_of
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(placeholder))
     assert (data.schema, data.size, data.unit) == (None, None, "record")
-    assert (data.ledger.path, data.ledger.looks) == (None, ())
+    assert (data.ledger.path, data.ledger.charges) == (None, ())
 
 
 @pytest.mark.parametrize("records", [np.ones((4, 2)), [[1.0, 1.0]] * 4, (np.ones(4),), [np.ones(4), np.ones(4)]])

@@ -27,7 +27,7 @@ def refusal() -> str:
     data = tacit.PrivateData(np.zeros((30, 1), np.float32))
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the caller looks at what is said
         tacit.ask(data, lambda record: record, tacit.Budget(1.0, 1e-6), clip=1.0)
-    assert len(data.ledger.looks) == 0
+    assert len(data.ledger.charges) == 0
     return str(refused.value)
 
 

@@ -12,10 +12,10 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Budget, Mechanism
+from tacit.engine import Runner
 from tacit.facts.schema import Schema
 from tacit.rehearse import HELD_OUT, _Stage
 from tacit.types import Method, Model, Need, Rows, Suggestions
-from tacit.wall import Door
 from tacit.wall.data import PrivateData
 from tacit.wall.units import Unit, together
 
@@ -78,7 +78,7 @@ def test_the_schema_says_what_the_id_is() -> None:
     assert Schema(**SCHEMA.to_dict()) == SCHEMA
 
 
-def adding(*, own: bool = False) -> Method:
+def adding(*, per_record_key: bool = False) -> Method:
     """Add up x and a count."""
 
     def contribute(state: Any, record: Any, key: Any, mine: Any = None) -> Any:
@@ -89,26 +89,26 @@ def adding(*, own: bool = False) -> Method:
         contribute=contribute,
         update=lambda state, release, key: release.total,
         draw=lambda state, key: state,
-        own=own,
+        record_key=record_key,
     )
 
 
-def released(sets: list[PrivateData], clip: float, open_door: Callable[..., Door]) -> list[dict[str, float]]:
+def released(sets: list[PrivateData], clip: float, open_runner: Callable[..., Runner]) -> list[dict[str, float]]:
     """Take one step over all units, and take off the noise: that of a step over none, whose secret is the same."""
     mechanism = Mechanism(rate=1.0, clip=clip, noise_multiplier=0.05, steps=1)
     start = {"x": jnp.float32(0), "count": jnp.float32(0)}
     none = PrivateData({"patient": [], "x": []}, sets[0].schema)
-    noise, *totals = (open_door(adding(), each, mechanism).advance(start, 0, 1) for each in (none, *sets))
+    noise, *totals = (open_runner(adding(), each, mechanism).advance(start, 0, 1) for each in (none, *sets))
     return [{name: float(total[name] - noise[name]) for name in start} for total in totals]
 
 
 @pytest.mark.usefixtures("quick_compiler")
 def test_a_units_contribution_is_the_sum_over_its_records_and_padding_adds_nothing(
-    open_door: Callable[..., Door],
+    open_runner: Callable[..., Runner],
 ) -> None:
     # The placeholder of x is 2.5, so that padding that contributed would show.
     schema = Schema({"x": {"low": 0, "high": 5}}, unit="patient", max_records=4)
-    (total,) = released([sealed(["a", "a", "b"], [1.0, 2.0, 4.0], schema)], 100.0, open_door)
+    (total,) = released([sealed(["a", "a", "b"], [1.0, 2.0, 4.0], schema)], 100.0, open_runner)
     assert total["x"] == pytest.approx(7, abs=1e-2)  # the lattice of a clip of 100
     assert total["count"] == pytest.approx(3, abs=1e-2)
     unit = Unit({"x": jnp.asarray([1.0, 2.0, jnp.nan])}, jnp.asarray([True, True, False]))
@@ -117,16 +117,18 @@ def test_a_units_contribution_is_the_sum_over_its_records_and_padding_adds_nothi
 
 
 @pytest.mark.usefixtures("quick_compiler")
-def test_a_unit_with_many_records_contributes_no_more_than_the_clip(open_door: Callable[..., Door]) -> None:
+def test_a_unit_with_many_records_contributes_no_more_than_the_clip(open_runner: Callable[..., Runner]) -> None:
     # Three records of norm 5 each count as one contribution; clipped one by one they would add up to 3. The data set
     # without the unit is its neighbour.
     one, three = (sealed(ids, [5.0, 5.0, 5.0]) for ids in (["a"] * 3, ["a", "b", "c"]))
-    for total, most in zip(released([one, three], 1.0, open_door), (1.0, 3.0), strict=True):
+    for total, most in zip(released([one, three], 1.0, open_runner), (1.0, 3.0), strict=True):
         assert 0.99 * most < np.hypot(total["x"], total["count"]) <= most
 
 
 def test_own_keys_differ_between_the_records_of_a_unit() -> None:
-    method = adding(own=True)._replace(contribute=lambda state, record, key, own: jax.random.normal(own, (3,)))
+    method = adding(per_record_key=True)._replace(
+        contribute=lambda state, record, key, record_key: jax.random.normal(record_key, (3,))
+    )
     unit = Unit({"x": jnp.zeros(2)}, jnp.asarray([True, True]))
     both = together(method).contribute(None, unit, jax.random.key(0), jax.random.key(1))
     alone = unit._replace(present=jnp.asarray([True, False]))

@@ -80,7 +80,7 @@ class Explanation:
     exact: bool
 
     def odds(self, prior: float) -> float:
-        """Give the worst-case posterior odds for prior odds: ``prior * exp(epsilon)``.
+        """Return the worst-case posterior odds for prior odds: ``prior * exp(epsilon)``.
 
         Parameters
         ----------
@@ -94,7 +94,7 @@ class Explanation:
         return prior * _exp(self.epsilon) if prior else 0.0
 
     def probability(self, prior: float) -> float:
-        """Give the worst-case posterior probability for a prior probability.
+        """Return the worst-case posterior probability for a prior probability.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ def explain(
 
 
 def trade_off(mechanism: Mechanism, slack: float = 0.0) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Give the best attacker's curve: false-positive rates from 0 to 1, and the most true positives at each.
+    """Return the best attacker's curve: false-positive rates from 0 to 1, and the most true positives at each.
 
     Privacy: public.
     """
@@ -267,7 +267,7 @@ def trade_off(mechanism: Mechanism, slack: float = 0.0) -> tuple[npt.NDArray[Any
 
 
 def point_bound(fpr: float, epsilon: float, delta: float) -> float:
-    """Give the most true positives that (ε, δ) allows at a false-positive rate, by both of its directions.
+    """Return the most true positives that (ε, δ) allows at a false-positive rate, by both of its directions.
 
     Privacy: public.
     """

@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """Give the parser of all commands.
+    """Return the parser of all commands.
 
     Privacy: public.
     """

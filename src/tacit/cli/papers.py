@@ -53,7 +53,7 @@ def _folder() -> Path:
 
 
 def _study(file: Path) -> str | None:
-    """Give the first line of a script's docstring, or None for what is no script of its own."""
+    """Return the first line of a script's docstring, or None for what is no script of its own."""
     import ast
 
     text = file.read_text(encoding="utf-8")

@@ -154,7 +154,7 @@ def _plan(chosen: argparse.Namespace) -> None:
 
 
 def effective(plan: Any) -> float:
-    """Give the noise that is left on the sum over all records when all steps are averaged, in clips."""
+    """Return the noise that is left on the sum over all records when all steps are averaged, in clips."""
     return float(plan.noise_multiplier / (plan.rate * math.sqrt(plan.steps)))
 
 
@@ -233,7 +233,7 @@ def _ledger(chosen: argparse.Namespace) -> None:
                 "method": run.method,
                 "steps": run.steps,
                 "planned": run.mechanism.steps,
-                "looks": run.looks,
+                "looks": run.charges,
                 "simulation": run.simulation,
                 "epsilon": cost,
             }
@@ -248,7 +248,7 @@ def _ledger(chosen: argparse.Namespace) -> None:
     for run, cost in zip(runs, costs, strict=True):
         steps = f"{run.steps} of {run.mechanism.steps}"
         note = "  SIMULATION" if run.simulation else ""
-        print(f"{run.run[:8]:10}{run.kind:8}{run.method:14}{steps:>14}{run.looks:>7}{up(cost, 4):>10}{note}")
+        print(f"{run.run[:8]:10}{run.kind:8}{run.method:14}{steps:>14}{run.charges:>7}{up(cost, 4):>10}{note}")
     print(f"\nTogether epsilon {up(total, 4)} at delta {delta:g}, for each {ledger.unit or 'unit'}.", end="")
     print("" if ledger.cap is None else f" The cap is epsilon {ledger.cap.epsilon:g}.")
     for line in ledger.losses:

@@ -365,7 +365,7 @@ def _asked_model(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _model(folder: Path | None, asked: dict[str, Any], schema: Any) -> Any:
-    """Give what ``tacit.fit`` takes: a formula, or what the model's file has under the name."""
+    """Return what ``tacit.fit`` takes: a formula, or what the model's file has under the name."""
     import inspect
 
     import tacit
@@ -455,11 +455,11 @@ def _begun(folder: Path) -> bool:
 @contextlib.contextmanager
 def _fresh(folder: Path) -> Iterator[None]:
     """Make a run's folder, and take it away again where the run was refused before it looked at anything."""
-    there, own = folder.exists(), (COMMAND, SCHEMA, MODEL, "run.json", "secret.key")
+    there, names = folder.exists(), (COMMAND, SCHEMA, MODEL, "run.json", "secret.key")
     if there and not folder.is_dir():
         raise ValueError(f"{folder} is a file; --out is a folder for the run's results.")
     folder.mkdir(parents=True, exist_ok=True)
-    new = [folder / name for name in own if not (folder / name).exists()]
+    new = [folder / name for name in names if not (folder / name).exists()]
     try:
         yield
     except Exception:

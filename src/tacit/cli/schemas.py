@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 
 
 def existing(path: Path) -> Path:
-    """Give the path of a file that must be there."""
+    """Return the path of a file that must be there."""
     if not path.is_file():
         raise FileNotFoundError(2, "no such file", str(path))
     return path

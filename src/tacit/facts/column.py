@@ -72,7 +72,7 @@ class Column:
         return np.dtype(np.float32 if self.kind == "real" else np.int32)
 
     def placeholder(self) -> npt.NDArray[Any]:
-        """Give one public stand-in value: the middle of the bounds, or the first level.
+        """Return one public stand-in value: the middle of the bounds, or the first level.
 
         Privacy: public.
         """
@@ -82,7 +82,7 @@ class Column:
         return np.full(self.shape, middle if self.kind == "real" else round(middle), dtype=self.dtype)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the declared facts as plain values; what is at its default is left out.
+        """Return the declared facts as plain values; what is at its default is left out.
 
         Privacy: public.
         """
@@ -99,7 +99,7 @@ class Column:
         return facts
 
     def to_toml(self, **changes: Any) -> str:
-        """Give the column's line of a schema file, with some facts changed if wanted (for error messages).
+        """Return the column's line of a schema file, with some facts changed if wanted (for error messages).
 
         Privacy: public.
         """

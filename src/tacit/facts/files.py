@@ -64,7 +64,7 @@ unit = "record"
 
 
 def header(path: str | Path) -> tuple[list[str], str]:
-    """Give the names of a file's columns, and for a CSV file the character between them.
+    """Return the names of a file's columns, and for a CSV file the character between them.
 
     Privacy: public, as the header of a file is. Of a CSV file the first line is looked at, and nothing else.
     """

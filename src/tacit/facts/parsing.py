@@ -52,7 +52,7 @@ def parsed(text: str) -> Any:
 
 
 def nodes(description: Any) -> list[Any]:
-    """Give the columns and the functions that a formula uses."""
+    """Return the columns and the functions that a formula uses."""
     terms = [*description.common_terms, *(t.expr for t in description.group_terms)]
     terms += [term.factor for term in description.group_terms]
     terms += [description.response.term] if description.response else []
@@ -64,7 +64,7 @@ def nodes(description: Any) -> list[Any]:
 
 
 def walk(node: Any) -> list[Any]:
-    """Give the columns and the functions of an expression."""
+    """Return the columns and the functions of an expression."""
     if hasattr(node, "callee"):
         children = [*node.args, *node.kwargs.values()]
         return [node.callee, *(one for child in children for one in walk(child))]
@@ -92,7 +92,7 @@ def evaluate(description: Any, frame: Any) -> None:
 
 @lru_cache(8)
 def frame_of(schema: Schema) -> Any:
-    """Give the public frame: numbers even between their bounds, levels one after the other."""
+    """Return the public frame: numbers even between their bounds, levels one after the other."""
     import pandas
 
     lines = max([FRAME, *(len(column.levels or ()) for column in schema.columns.values())])
@@ -108,7 +108,7 @@ def frame_of(schema: Schema) -> Any:
 
 @lru_cache(8)
 def scattered(schema: Schema) -> dict[str, Array]:
-    """Give public records that know nothing but the schema, both ends of all bounds among them."""
+    """Return public records that know nothing but the schema, both ends of all bounds among them."""
     known = Schema({name: column for name, column in schema.columns.items() if not column.shape})
     records = {}
     for name, values in evenly(known, jax.random.key(0), FRAME - 2).items():

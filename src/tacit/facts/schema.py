@@ -124,7 +124,7 @@ class Schema:
         Path(path).write_bytes(self.to_toml().encode("utf-8"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the declared facts as plain values, fit for JSON.
+        """Return the declared facts as plain values, fit for JSON.
 
         ``Schema(**schema.to_dict())`` gives back an equal schema.
 
@@ -135,7 +135,7 @@ class Schema:
         return facts if self.max_records == 1 else {**facts, "max_records": self.max_records}
 
     def placeholder(self) -> dict[str, npt.NDArray[Any]]:
-        """Give one public stand-in record: the middle of the bounds, the first of the levels.
+        """Return one public stand-in record: the middle of the bounds, the first of the levels.
 
         Privacy: public.
         """
@@ -173,7 +173,7 @@ class Schema:
 
 
 def levels_of(levels: Iterable[Level], codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Give the levels that codes stand for; levels of several types stay what they are.
+    """Return the levels that codes stand for; levels of several types stay what they are.
 
     Privacy: public.
     """

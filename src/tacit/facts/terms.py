@@ -104,7 +104,7 @@ def _component(component: Any, schema: Schema) -> Callable[[Columns], Array]:
 
 
 def _coded(component: Any, schema: Schema) -> str:
-    """Give the name of the column that a categorical component codes."""
+    """Return the name of the column that a categorical component codes."""
     if not hasattr(component, "call"):
         return str(component.name)
     inner = component.call
@@ -164,7 +164,7 @@ def _computed(node: Any, columns: Columns) -> Any:
 
 
 def _splines(x: Array, knots: np.ndarray, degree: int) -> Array:
-    """Give the B-spline basis by its recursion; beyond the knots the outer polynomials go on."""
+    """Return the B-spline basis by its recursion; beyond the knots the outer polynomials go on."""
     count = len(knots) - degree - 1
     inner = knots[degree + 1 : count]
     interval = degree + jnp.sum(x[:, None] >= jnp.asarray(inner, jnp.float32), 1)

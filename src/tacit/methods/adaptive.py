@@ -52,8 +52,8 @@ def adaptive(method: Method, size: int, start: float) -> Method:
     def init(key: Key) -> AdaptiveState:
         return AdaptiveState(method.init(key), jnp.log(jnp.float32(start)))
 
-    def contribute(state: AdaptiveState, record: Record, key: Key, own: Key | None = None) -> PyTree:
-        inner = method.contribution(state.inner, record, key, own)
+    def contribute(state: AdaptiveState, record: Record, key: Key, record_key: Key | None = None) -> PyTree:
+        inner = method.contribution(state.inner, record, key, record_key)
         scale = jnp.exp(state.log_scale)
         numbers = [leaf.values if is_rows(leaf) else leaf for leaf in jax.tree.leaves(inner, is_leaf=is_rows)]
         weights = method.suggests.weights or (1.0,) * len(numbers)

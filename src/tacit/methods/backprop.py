@@ -230,7 +230,7 @@ def _backprop(
 
 
 def at(mean: Weights, std: Weights, noise: Weights) -> Weights:
-    """Give the weights that standard normal numbers stand for.
+    """Return the weights that standard normal numbers stand for.
 
     Privacy: public.
     """

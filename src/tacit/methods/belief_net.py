@@ -184,7 +184,7 @@ def belief_net(
 
 
 def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 5) -> Array:
-    """Give every pixel's probability of being on, given the pixels of its image that are not missing.
+    """Return every pixel's probability of being on, given the pixels of its image that are not missing.
 
     Privacy: post-processing. The images are public or your own.
 
@@ -211,7 +211,7 @@ def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 5) -> Array
 
 
 def pixel_accuracy(probability: PyTree, images: PyTree) -> Array:
-    """Give the share of pixels whose probability is on the right side of 1/2.
+    """Return the share of pixels whose probability is on the right side of 1/2.
 
     Privacy: post-processing. The images are public or your own.
     """
@@ -241,7 +241,7 @@ def _infer(
 
 
 def _odds(net: Net, squares: Array, residual: Array, slope: Array, active: Array) -> Array:
-    """Give the log odds at which each hidden unit's probability is optimal, given the others."""
+    """Return the log odds at which each hidden unit's probability is optimal, given the others."""
     _, alone, _, spread = jnp.split(slope @ squares, (1, active.size + 1, active.size + 2))
     return net.bias + (residual @ net.mean)[1:] + (active - 0.5) * alone - 0.5 * spread
 
@@ -279,7 +279,7 @@ def _towards(average: Array, plain: Array, noise: Array) -> Array:
 
 
 def _only(tree: PyTree) -> Array:
-    """Give the one array that a record, or a batch of them, is made of."""
+    """Return the one array that a record, or a batch of them, is made of."""
     leaves = jax.tree.leaves(tree)
     if len(leaves) != 1:
         raise ValueError(

@@ -37,7 +37,7 @@ STEPS = 50
 
 
 def halfway(step: Array) -> Array:
-    """Give the default pace: 1 for the first half of the suggested steps, an even average over those after it."""
+    """Return the default pace: 1 for the first half of the suggested steps, an even average over those after it."""
     return 1 / (1 + jnp.maximum(step - STEPS // 2, 0))
 
 
@@ -167,7 +167,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
 
 
 def elbo(family: Family, statistics: PyTree, records: PyTree) -> Array:
-    """Give the evidence lower bound of q = prior plus ``statistics``, with the best q(l), on PUBLIC records.
+    """Return the evidence lower bound of q = prior plus ``statistics``, with the best q(l), on PUBLIC records.
 
     Privacy: none; for records that are public, or held by whoever asks.
     """
@@ -177,5 +177,5 @@ def elbo(family: Family, statistics: PyTree, records: PyTree) -> Array:
 
 
 def nothing(statistics: PyTree) -> PyTree:
-    """Give the statistics of no records."""
+    """Return the statistics of no records."""
     return jax.tree.map(jnp.zeros_like, statistics)

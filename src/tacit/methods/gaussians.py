@@ -45,7 +45,7 @@ class Moments(NamedTuple):
 
 
 def scalar_site(log_z: Callable[[PyTree, PyTree], Array], cavity: Moments, alpha: float) -> Natural:
-    """Give the site of a record for each number of ``cavity`` alone."""
+    """Return the site of a record for each number of ``cavity`` alone."""
     slopes = jax.grad(log_z, (0, 1))(cavity.mean, cavity.variance)
 
     def curvature(g: Array, k: Array, v: Array) -> Array:
@@ -58,7 +58,7 @@ def scalar_site(log_z: Callable[[PyTree, PyTree], Array], cavity: Moments, alpha
 
 
 def matrix_site(log_z: Callable[[Array, Array], Array], cavity: Moments, alpha: float) -> Natural:
-    """Give the site of a record for blocks of weights, each with a covariance of its own."""
+    """Return the site of a record for blocks of weights, each with a covariance of its own."""
     g, k = jax.grad(log_z, (0, 1))(cavity.mean, cavity.variance)
     s = alpha * g[..., :, None] * g[..., None, :] - k - jnp.swapaxes(k, -1, -2)
     room = jnp.eye(g.shape[-1]) - alpha * s @ cavity.variance
@@ -72,7 +72,7 @@ def plus(one: Natural, two: Natural, factor: float = 1.0) -> Natural:
 
 
 def moments(natural: Natural, matrices: bool) -> Moments:
-    """Give mean and variance; ``matrices`` says that precisions are matrices."""
+    """Return mean and variance; ``matrices`` says that precisions are matrices."""
     if not matrices:
         variance = jax.tree.map(lambda p: 1 / p, natural.precision)
         return Moments(jax.tree.map(jnp.multiply, natural.linear, variance), variance)
@@ -93,12 +93,12 @@ def drawn(natural: Natural, matrices: bool, key: Key) -> PyTree:
 
 
 def mirrored(matrix: Array) -> Array:
-    """Give the symmetric part."""
+    """Return the symmetric part."""
     return (matrix + jnp.swapaxes(matrix, -1, -2)) / 2
 
 
 def floored(sites: Running, matrices: bool) -> Natural:
-    """Give a sum of sites that can be used from the noisy one.
+    """Return a sum of sites that can be used from the noisy one.
 
     Precisions that noise alone would make are raised to its size, which is 0 without noise: the posterior's are then at
     least the prior's. And the linear part is taken for what it is, a sum that has, beside its own spread, which equals

@@ -108,9 +108,9 @@ def lda(
 
     def init(key: Key) -> LDAState:
         words, jitter = jax.random.split(key)
-        own = jax.random.permutation(words, vocabulary)[: min(OWN_WORDS, vocabulary // topics) * topics]
+        chosen = jax.random.permutation(words, vocabulary)[: min(OWN_WORDS, vocabulary // topics) * topics]
         cells = jax.random.gamma(jitter, 2500.0, (vocabulary, topics)) / 2500
-        cells = cells.at[own, jnp.arange(len(own)) % topics].mul(OWN_WEIGHT)
+        cells = cells.at[chosen, jnp.arange(len(chosen)) % topics].mul(OWN_WEIGHT)
         statistics = jnp.concatenate([cells, MARGIN * jnp.sum(cells, 1, keepdims=True)], 1)
         running = start(statistics)._replace(noise_std=jnp.zeros((vocabulary, 1)))
         return LDAState(running, tables(cells.T).likelihood, jnp.ones(vocabulary))
@@ -145,7 +145,7 @@ def lda(
 
 
 def repaired(running: Running, geometric: bool = False) -> Array:
-    """Give expected counts that are not negative (V x K) from the noisy average.
+    """Return expected counts that are not negative (V x K) from the noisy average.
 
     A word's frequency is estimated first, from its column and its cells. Each cell is then replaced by its mean given
     the word's noisy values, under a prior on the shares of words in topics, which is fitted to the whole table. What is
@@ -177,7 +177,7 @@ class Tables(NamedTuple):
 
 
 def tables(concentration: Array) -> Tables:
-    """Give the tables of topics with a Dirichlet posterior.
+    """Return the tables of topics with a Dirichlet posterior.
 
     Privacy: post-processing.
     """
@@ -187,7 +187,7 @@ def tables(concentration: Array) -> Tables:
 
 
 def proportions(known: Tables, record: Record, alpha: float, sweeps: int = 100) -> Array:
-    """Give the concentration of the posterior of one document's topics (gamma), under topics that are published.
+    """Return the concentration of the posterior of one document's topics (gamma), under topics that are published.
 
     Privacy: public for public documents; for private ones the answer is as private as the document.
     """
@@ -197,7 +197,7 @@ def proportions(known: Tables, record: Record, alpha: float, sweeps: int = 100) 
 
 
 def bound(known: Tables, record: Record, alpha: float, sweeps: int = 100) -> Array:
-    """Give one document's part of the evidence lower bound.
+    """Return one document's part of the evidence lower bound.
 
     Privacy: as ``proportions``.
     """
@@ -209,7 +209,7 @@ def bound(known: Tables, record: Record, alpha: float, sweeps: int = 100) -> Arr
 
 
 def topic_bound(concentration: Array, eta: float) -> Array:
-    """Give the topics' part of the evidence lower bound.
+    """Return the topics' part of the evidence lower bound.
 
     Privacy: post-processing.
     """
@@ -217,7 +217,7 @@ def topic_bound(concentration: Array, eta: float) -> Array:
 
 
 def _lines(table: Array, record: Record) -> tuple[Array, Array]:
-    """Give the lines of a table for the words of a document, and its counts: nothing for words outside of it."""
+    """Return the lines of a table for the words of a document, and its counts: nothing for words outside of it."""
     word, count = record["word"], jnp.asarray(record["count"], jnp.float32)
     real = (word >= 0) & (word < table.shape[0]) & (count > 0)
     return table.at[jnp.where(real, word, 0)].get(mode="clip"), jnp.where(real, count, 0)
@@ -237,7 +237,7 @@ def _sweep(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[
 
 
 def _counts(cells: Array, frequency: Array, noise: Array, geometric: bool = False) -> Array:
-    """Give the mean of every word's count in every topic, given the noisy ones, under a prior fitted to all of them.
+    """Return the mean of every word's count in every topic, given the noisy ones, under a prior fitted to all of them.
 
     Words are of several kinds, one for each topic to begin with and one for none. A kind has a prior on a word's share
     in each topic: a mixture of normals around the ``SHARES``, wide enough to meet, so that where there is little noise
@@ -297,13 +297,13 @@ def _normalised(lines: Array) -> Array:
 
 
 def _nonnegative(noisy: Array, noise: Array) -> Array:
-    """Give the means of numbers that are not negative, with an exponential prior, given noisy ones."""
+    """Return the means of numbers that are not negative, with an exponential prior, given noisy ones."""
     usual = jnp.maximum(jnp.mean(noisy), jnp.mean(noise) / math.sqrt(len(noisy)))
     shifted = (noisy - jnp.square(noise) / usual) / noise
     return jnp.maximum(noise * (shifted + jnp.exp(norm.logpdf(shifted) - norm.logcdf(shifted))), 0)
 
 
 def _dirichlet(prior: float, concentration: Array, expected_log: Array) -> Array:
-    """Give E log p - E log q for a Dirichlet prior with equal concentrations and a Dirichlet posterior."""
+    """Return E log p - E log q for a Dirichlet prior with equal concentrations and a Dirichlet posterior."""
     cells = (prior - concentration) * expected_log + gammaln(concentration) - gammaln(prior)
     return jnp.sum(cells) + gammaln(len(concentration) * prior) - gammaln(jnp.sum(concentration))

@@ -99,7 +99,7 @@ def logistic(
     pace = pace or slowing()
 
     def terms(record: Record) -> tuple[Array, Array]:
-        """Give kappa and the first argument of the record's Pólya-Gamma variable."""
+        """Return kappa and the first argument of the record's Pólya-Gamma variable."""
         y = record["y"].astype(jnp.float32)
         if likelihood == "negative-binomial":
             return (y - dispersion) / 2, y + dispersion

@@ -126,7 +126,7 @@ def marginals(
         number = jnp.maximum(number, 1.0)
 
         def believed(theta: Array) -> tuple[Array, Array, Array]:
-            """Give the slope and the curvature at theta, with the precision of the statistics there."""
+            """Return the slope and the curvature at theta, with the precision of the statistics there."""
             mu, sigma = mean(theta), jax.jacfwd(mean)(theta)
             # An error in the number of records is one in all statistics, in proportion to mu.
             spread = number * sampling * sigma + jnp.diag(noise[1:]) + noise[0] * jnp.outer(mu, mu)
@@ -148,7 +148,7 @@ def marginals(
         axes = solve_triangular(jnp.linalg.cholesky(curvature), jnp.eye(length), lower=True)
 
         def energy(z: Array) -> tuple[Array, Array]:
-            """Give minus the log posterior at a place in units of the curvature, and its slope."""
+            """Return minus the log posterior at a place in units of the curvature, and its slope."""
             theta = mode + z @ axes
             mu, differential = jax.linearize(mean, theta)
             rest = whiten @ (statistics - number * mu)
@@ -230,7 +230,7 @@ def hamiltonian(energy: Callable[[Array], tuple[Array, Array]], z: Array, key: K
 
 
 def cut(schema: Schema, bins: Mapping[str, int | Sequence[float | int]] | None = None) -> dict[str, Cut]:
-    """Give every column of a schema as codes.
+    """Return every column of a schema as codes.
 
     Privacy: public.
     """
@@ -244,7 +244,7 @@ def cut(schema: Schema, bins: Mapping[str, int | Sequence[float | int]] | None =
 
 
 def maximal(queries: Iterable[Sequence[str]], columns: Mapping[str, Cut]) -> list[Names]:
-    """Give marginals in the order of the schema, without those that others hold; every column is in one.
+    """Return marginals in the order of the schema, without those that others hold; every column is in one.
 
     Privacy: public.
     """
@@ -258,7 +258,7 @@ def maximal(queries: Iterable[Sequence[str]], columns: Mapping[str, Cut]) -> lis
 
 
 def cells(columns: Mapping[str, Cut], queries: Sequence[Names], record: Record) -> dict[str, Array]:
-    """Give a record's tables: 1 in its cell of every marginal, 0 elsewhere.
+    """Return a record's tables: 1 in its cell of every marginal, 0 elsewhere.
 
     Privacy: of one record, for the wall.
     """
@@ -273,7 +273,7 @@ def cells(columns: Mapping[str, Cut], queries: Sequence[Names], record: Record) 
 
 
 def elimination(queries: Sequence[Names], sizes: Mapping[str, int]) -> tuple[Names, int]:
-    """Give an order in which columns can be eliminated one by one, and the cells of the largest table on the way.
+    """Return an order in which columns can be eliminated one by one, and the cells of the largest table on the way.
 
     Privacy: public.
     """
@@ -311,7 +311,7 @@ class Cut(NamedTuple):
         return (value >= low) & (value <= high)
 
     def decoded(self, codes: Any, key: Key) -> Any:
-        """Give levels, or numbers that are anywhere in their bins."""
+        """Return levels, or numbers that are anywhere in their bins."""
         if self.levels:
             return levels_of(self.levels, codes)
         edges, share = np.asarray(self.edges), np.asarray(jax.random.uniform(key, codes.shape), np.float64)
@@ -357,7 +357,7 @@ def _known(names: Iterable[str], columns: Mapping[str, Any]) -> None:
 
 
 def _contrasts(size: int) -> Any:
-    """Give an orthonormal basis of what sums to 0 over so many levels: Helmert's."""
+    """Return an orthonormal basis of what sums to 0 over so many levels: Helmert's."""
     lines = np.zeros((size, size - 1))
     for j in range(1, size):
         lines[:j, j - 1], lines[j, j - 1] = 1, -j
@@ -380,7 +380,7 @@ class _Layout(NamedTuple):
     queries: dict[Names, tuple[int, ...]]
     cells: dict[Names, Any]
     basis: Any
-    own: Any
+    matrix: Any
     summed: Any
 
     @classmethod
@@ -392,7 +392,7 @@ class _Layout(NamedTuple):
         asked = {query: tuple(sizes[name] for name in query) for query in queries}
         where = _ranges(asked)
         basis = np.zeros((sum(map(len, where.values())), len(orders)), np.float32)
-        own, summed = basis.copy(), np.zeros((len(queries), len(orders)), np.float32)
+        matrix, summed = basis.copy(), np.zeros((len(queries), len(orders)), np.float32)
         seen: set[Names] = set()
         for line, query in enumerate(queries):
             for one in _within(query):
@@ -400,10 +400,10 @@ class _Layout(NamedTuple):
                 for name in query:
                     block = np.kron(block, _contrasts(sizes[name]) if name in one else np.ones((sizes[name], 1)))
                 basis[np.ix_(where[query], places[one])] = block
-                own[np.ix_(where[query], places[one])] = block if one not in seen else 0
+                matrix[np.ix_(where[query], places[one])] = block if one not in seen else 0
                 summed[line, places[one]] = math.prod(sizes[name] for name in query if name not in one)
                 seen.add(one)
-        return cls(shapes, places, orders, asked, where, basis, own, summed)
+        return cls(shapes, places, orders, asked, where, basis, matrix, summed)
 
     def named(self, vector: Array) -> dict[str, Array]:
         return {":".join(one): vector[place].reshape(self.shapes[one]) for one, place in self.places.items()}
@@ -412,15 +412,15 @@ class _Layout(NamedTuple):
         return jnp.concatenate([jnp.ravel(named[":".join(one)]) for one in self.shapes])
 
     def potentials(self, vector: Array) -> list[tuple[Names, Array]]:
-        """Give the log potentials of every marginal's table."""
-        whole = self.own @ vector
+        """Return the log potentials of every marginal's table."""
+        whole = self.matrix @ vector
         return [
             (query, whole[self.cells[query][0] : self.cells[query][-1] + 1].reshape(shape))
             for query, shape in self.queries.items()
         ]
 
     def statistics(self, tables: Mapping[str, Array], noise_std: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-        """Give the number of records and the sums of contrasts by least squares, and the variances of their noise.
+        """Return the number of records and the sums of contrasts by least squares, and the variances of their noise.
 
         The basis is orthogonal, so that its noise is independent: contrasts of some columns, summed over the others,
         are known from each table that holds them, the better the fewer cells it sums over.
@@ -445,7 +445,7 @@ def _ranges(shapes: Mapping[Names, tuple[int, ...]]) -> dict[Names, Any]:
 
 
 def _within(query: Names) -> list[Names]:
-    """Give all sets of columns of a marginal but the empty one."""
+    """Return all sets of columns of a marginal but the empty one."""
     return [one for number in range(len(query)) for one in itertools.combinations(query, number + 1)]
 
 
@@ -470,7 +470,9 @@ def _eliminate(factors: Sequence[tuple[Names, Array]], order: Names) -> tuple[Ar
 
 
 def _spread(factor: tuple[Names, Array], names: Names) -> Array:
-    """Give a factor's table with the axes of these names, those that it lacks of length 1."""
-    own, table = factor
-    axes = [own.index(name) for name in names if name in own]
-    return jnp.transpose(table, axes).reshape([table.shape[own.index(name)] if name in own else 1 for name in names])
+    """Return a factor's table with the axes of these names, those that it lacks of length 1."""
+    of_table, table = factor
+    axes = [of_table.index(name) for name in names if name in of_table]
+    return jnp.transpose(table, axes).reshape(
+        [table.shape[of_table.index(name)] if name in of_table else 1 for name in names]
+    )

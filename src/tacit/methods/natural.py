@@ -203,7 +203,7 @@ def natural(
         rank = np.ndim(placeholder["x"]) if isinstance(placeholder, dict) and "x" in placeholder else 0
 
         def columns_of(x: Any) -> Array:
-            """Give the columns of a record, or of several."""
+            """Return the columns of a record, or of several."""
             x = jnp.asarray(x).astype(jnp.float32)
             if features is None:
                 return x
@@ -329,7 +329,7 @@ def natural(
             slope = vectors @ (gain * (vectors.T @ path.score))
 
             def solved(stds: Stds) -> tuple[Array, Array]:
-                """Give the root of the posterior's precision, and the mode's way from the path's place, times it."""
+                """Return the root of the posterior's precision, and the mode's way from the path's place, times it."""
                 root = jnp.linalg.cholesky(precision + block_diag(_prior(state, stds), jnp.eye(extra)))
                 return root, solve_triangular(root, slope - _pull(state, path.place, stds), lower=True)
 
@@ -351,9 +351,9 @@ def natural(
             """Share what the intercept found out between it and the means of the groups' effects, as the prior does."""
             variances = {name: jnp.square(std) / groups[name] for name, std in stds.items()}
             of_all = _variances(stds)[0]
-            own = jnp.sqrt(jnp.stack([prior_variances[0], *variances.values()]))
-            means = own * jax.random.normal(key, own.shape)
-            means = means + jnp.square(own) / of_all * (weights[0] - jnp.sum(means))
+            prior_stds = jnp.sqrt(jnp.stack([prior_variances[0], *variances.values()]))
+            means = prior_stds * jax.random.normal(key, prior_stds.shape)
+            means = means + jnp.square(prior_stds) / of_all * (weights[0] - jnp.sum(means))
             found = {"w": weights[:single] if not groups else weights[:single].at[0].set(means[0])}
             for number, (name, levels) in enumerate(groups.items()):
                 along = weights[places[name] : places[name] + levels - 1]
@@ -388,33 +388,33 @@ def natural(
             return jnp.exp(jnp.sum(place[columns:]))
 
         def _reach(state: NaturalState) -> Array:
-            """Give C: about the norm of a whitened record times the largest residual of a usual one."""
+            """Return C: about the norm of a whitened record times the largest residual of a usual one."""
             return REACH * jnp.sqrt(jnp.sum(state.spread) * state.usual)
 
         def _lever(state: NaturalState) -> Array:
             return LEVER * jnp.sum(state.spread) * state.usual
 
         def _units(state: NaturalState) -> Array:
-            """Give what a score of 1 in a release stands for."""
+            """Return what a score of 1 in a release stands for."""
             units = jnp.full(columns, _reach(state) / scores**0.5)
             return jnp.append(units, jnp.full(extra, (CUT**2 - CUT_SQUARE) / NOISE**0.5))
 
         def _variances(stds: Stds) -> Array:
-            """Give the prior's variances of the columns' weights; the intercept has the means of the groups' too."""
+            """Return the prior's variances of the columns' weights; the intercept has the means of the groups' too."""
             means = sum((jnp.square(stds[name]) / levels for name, levels in groups.items()), prior_variances[0])
             effects = [jnp.full(levels - 1, jnp.square(stds[name])) for name, levels in groups.items()]
             return jnp.concatenate([jnp.asarray(prior_variances).at[0].set(means), *effects])
 
         def _prior(state: NaturalState, stds: Stds) -> Array:
-            """Give P."""
+            """Return P."""
             return (state.whitening / _variances(stds)) @ state.whitening.T
 
         def _pull(state: NaturalState, place: Array, stds: Stds) -> Array:
-            """Give minus the slope of the log prior."""
+            """Return minus the slope of the log prior."""
             return jnp.append(_prior(state, stds) @ place[:columns], place[columns:] - math.log(noise_std))
 
         def _believed(state: NaturalState, path: Path, place: Array) -> tuple[Array, Array, Array]:
-            """Give the usual h as released, and H given the releases: mean and variances."""
+            """Return the usual h as released, and H given the releases: mean and variances."""
             spread, u, released = state.spread, place[:columns], path.curvature / whole
             cut = jnp.maximum(jnp.trace(released) / jnp.sum(spread), 0.02 * state.usual)
             trace = path.trace - DOUBT * jnp.sqrt(path.trace_variance)
@@ -468,8 +468,8 @@ def _group_stds(evidence: Callable[[Stds], Array], stds: Stds, scale: float, key
     prior = jnp.log(grid) - jnp.square(grid / scale) / 2
 
     def one_round(stds: Stds, key: Key) -> tuple[Stds, None]:
-        for name, own in zip(stds, jax.random.split(key, len(stds)), strict=True):
-            place, inside = jax.random.split(own)
+        for name, name_key in zip(stds, jax.random.split(key, len(stds)), strict=True):
+            place, inside = jax.random.split(name_key)
             logs = jax.lax.map(lambda std, name=name, others=stds: evidence({**others, name: std}), grid) + prior
             off = apart * (jax.random.uniform(inside) - 0.5)
             stds = {**stds, name: grid[jax.random.categorical(place, logs)] * jnp.exp(off)}
@@ -488,7 +488,7 @@ def _prior_variances(prior_std: Any, columns: int) -> np.ndarray:
 
 
 def _contrasts(levels: int) -> np.ndarray:
-    """Give orthonormal columns, one less than there are levels, that sum to zero over the levels."""
+    """Return orthonormal columns, one less than there are levels, that sum to zero over the levels."""
     number, column = np.arange(levels)[:, None], np.arange(1, levels)
     return (
         np.where(number < column, 1, np.where(number == column, -column, 0)) / np.sqrt(column * (column + 1))
@@ -557,7 +557,7 @@ def _poisson(mean: Array) -> _Counts:
 
 
 def _poisson_residual(y: Array, predictor: Array, noise: Array) -> tuple[Array, Array]:
-    """Give the residual, cut and centred."""
+    """Return the residual, cut and centred."""
     mean = _poisson_mean(predictor)
     low, high, below, chance = _poisson(mean)
     std = jnp.sqrt(mean)

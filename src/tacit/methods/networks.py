@@ -101,7 +101,7 @@ def network(
         return {**weights, NOISE: jnp.zeros(())} if learnt else weights
 
     def spread(weights: Weights, output: Array) -> tuple[Array, Array]:
-        """Give mean and standard deviation of a Gaussian likelihood; the last axis holds outputs."""
+        """Return mean and standard deviation of a Gaussian likelihood; the last axis holds outputs."""
         if wide:
             mean, log_std = jnp.split(output, 2, -1)
             return mean, jnp.exp(log_std)
@@ -154,7 +154,7 @@ def network(
 
 
 def score(net: Network, weights: Weights, record: Record, masks: Key | None = None, factor: float = 1.0) -> Weights:
-    """Give the gradient of one record's log likelihood, times a factor: what every method on networks contributes.
+    """Return the gradient of one record's log likelihood, times a factor: what every method on networks contributes.
 
     Privacy: of one record, not bounded yet.
     """
@@ -163,7 +163,7 @@ def score(net: Network, weights: Weights, record: Record, masks: Key | None = No
 
 
 def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Array], bool]:
-    """Give first weights by name, the network as a function of such weights, and whether it has dropout."""
+    """Return first weights by name, the network as a function of such weights, and whether it has dropout."""
     eqx = _equinox()
     if eqx is not None and isinstance(module, eqx.Module):
         arrays, rest = eqx.partition(module, eqx.is_inexact_array)
@@ -195,7 +195,7 @@ def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Arr
 
 
 def _equinox() -> Any:
-    """Give Equinox, or nothing where it is not installed: a pair of functions does not need it."""
+    """Return Equinox, or nothing where it is not installed: a pair of functions does not need it."""
     try:
         import equinox
     except ModuleNotFoundError:
@@ -204,7 +204,7 @@ def _equinox() -> Any:
 
 
 def _named(tree: PyTree) -> tuple[dict[str, Any], list[str], Any]:
-    """Give the leaves by name, the names in the order of the tree, and the tree's structure."""
+    """Return the leaves by name, the names in the order of the tree, and the tree's structure."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     if not leaves:
         raise ValueError("The network has no weights: nothing could be learnt.")
@@ -216,7 +216,7 @@ def _named(tree: PyTree) -> tuple[dict[str, Any], list[str], Any]:
 
 
 def _outputs(placeholder: Any, shape_for: Callable[[Array], tuple[int, ...]]) -> int:
-    """Give the number of outputs for a record, or say why there are none."""
+    """Return the number of outputs for a record, or say why there are none."""
     if not isinstance(placeholder, dict) or not {"x", "y"} <= set(placeholder):
         given = sorted(placeholder) if isinstance(placeholder, dict) else type(placeholder).__name__
         raise ValueError(f'A record of a network is {{"x": input, "y": target}}; these are {given}.')

@@ -242,7 +242,7 @@ def pbp(
 
 
 def forward(weights: Moments, x: Array) -> Moments:
-    """Give mean and variance of a network's output for one input, layer by layer.
+    """Return mean and variance of a network's output for one input, layer by layer.
 
     Privacy: of one record; public for a public one.
     """
@@ -251,7 +251,7 @@ def forward(weights: Moments, x: Array) -> Moments:
 
 @jax.custom_jvp
 def rectified(mean: Array, variance: Array) -> Moments:
-    """Give mean and variance of max(a, 0) for Gaussian a.
+    """Return mean and variance of max(a, 0) for Gaussian a.
 
     Privacy: as its inputs.
     """
@@ -284,7 +284,7 @@ def _rectified(mean: Array, variance: Array) -> tuple[Moments, Array, Array, Arr
 
 
 def output(weights: Sequence[Array], x: Array) -> Array:
-    """Give the network's output for one input and given weights.
+    """Return the network's output for one input and given weights.
 
     Privacy: as its inputs.
     """
@@ -299,13 +299,13 @@ def _prior(centre: list[Array], decay: Array) -> Natural:
 
 
 def _noise(running: Running) -> Array:
-    """Give b / (a - 1) of the noise precision's posterior Gamma(a, b)."""
+    """Return b / (a - 1) of the noise precision's posterior Gamma(a, b)."""
     a, b = map(jnp.maximum, running.statistics.noise, running.noise_std.noise)
     return (RATE + b) / (SHAPE - 1 + a)
 
 
 def _through(weights: Moments, x: Array, nudges: list[Moments]) -> tuple[Moments, list[Moments]]:
-    """Give a network's output and each layer's input; what is before a rectifier or the head may be nudged."""
+    """Return a network's output and each layer's input; what is before a rectifier or the head may be nudged."""
     z, inputs = Moments(jnp.append(x, 1.0), None), []
     for m, v, nudge in zip(*weights, nudges, strict=True):
         width = m.shape[1]
@@ -320,12 +320,12 @@ def _through(weights: Moments, x: Array, nudges: list[Moments]) -> tuple[Moments
 
 
 def _square(z: Moments) -> Array:
-    """Give E[z^2]; x itself has no variance."""
+    """Return E[z^2]; x itself has no variance."""
     return jnp.square(z.mean) if z.variance is None else jnp.square(z.mean) + z.variance
 
 
 def _derivatives(alpha: float, back: Moments, z: Moments, m: Array) -> tuple[Array, Array]:
-    """Give slope and curvature by a layer's weights from the derivatives by mean and variance of what it passes on."""
+    """Return slope and curvature by a layer's weights from those by mean and variance of what it passes on."""
     width = m.shape[1]
     slope = jnp.outer(back.mean / math.sqrt(width), z.mean)
     if z.variance is None:
@@ -351,7 +351,7 @@ def _weights(shapes: Sequence[tuple[int, int]], learnt: bool) -> tuple[float, ..
 
 
 def _precisions(shapes: Sequence[tuple[int, int]]) -> list[float]:
-    """Give the usual precision of a record's site, by layer, for a noise variance of 1 and half of the units on."""
+    """Return the usual precision of a record's site, by layer, for a noise variance of 1 and half of the units on."""
     widths = [into for _, into in shapes]
     return [0.5 / math.prod(widths[i:]) for i in range(len(widths))]
 

@@ -60,23 +60,23 @@ def blend(running: Running, release: Release, pace: Pace) -> Running:
 
 
 def evenly(step: Array) -> Array:
-    """Give every release the same weight: for statistics that do not change between steps."""
+    """Return every release the same weight: for statistics that do not change between steps."""
     return 1 / (step + 1)
 
 
 def slowing(delay: float = 1.0, power: float = 0.7) -> Pace:
-    """Give the pace ``(1 + step / delay) ** -power``: 1 at first, then ever slower."""
+    """Return the pace ``(1 + step / delay) ** -power``: 1 at first, then ever slower."""
     return lambda step: (1 + step / delay) ** -power
 
 
 def polya_gamma_mean(square: Array) -> Array:
-    """Give the mean of a PG(1, c) variable, tanh(c/2) / (2c), from c squared; at most 1/4."""
+    """Return the mean of a PG(1, c) variable, tanh(c/2) / (2c), from c squared; at most 1/4."""
     c = jnp.sqrt(jnp.maximum(square, 1e-4))
     return jnp.where(square < 1e-2, 0.25 - square / 48 + square**2 / 480, jnp.tanh(c / 2) / (2 * c))
 
 
 def block_weights(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
-    """Give the weights, for a clip of 1, that share one release among blocks with the least noise in total.
+    """Return the weights, for a clip of 1, that share one release among blocks with the least noise in total.
 
     A block whose norm is at most B and that has d numbers gets noise of standard deviation s times the multiplier,
     s**2 = B / sqrt(d) * (sum of B sqrt(d) over blocks); the weighted contribution of a record has norm 1 at most.
@@ -149,7 +149,7 @@ def wandering(path: Stretches, step: Array, key: Key) -> PyTree:
 
 
 def wandered(path: Stretches, step: Array) -> PyTree:
-    """Give the variance of every number of ``tail_average``, as its path shows it."""
+    """Return the variance of every number of ``tail_average``, as its path shows it."""
     used, variance = _late(path, step)
     shares = used / jnp.maximum(jnp.sum(used), 1)
 
@@ -181,22 +181,22 @@ def when(wanted: Array, change: Callable[[PyTree], PyTree], tree: PyTree) -> PyT
 
 
 def total(tree: PyTree) -> Array:
-    """Give the sum of all numbers in a tree."""
+    """Return the sum of all numbers in a tree."""
     return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(tree)), jnp.float32(0))
 
 
 def inner(one: PyTree, two: PyTree) -> Array:
-    """Give the inner product of two trees of arrays."""
+    """Return the inner product of two trees of arrays."""
     return total(jax.tree.map(jnp.multiply, one, two))
 
 
 def split(key: Key, draws: int) -> list[Key]:
-    """Give a key for each draw; the key itself for a single one."""
+    """Return a key for each draw; the key itself for a single one."""
     return [key] if draws == 1 else list(jax.random.split(key, draws))
 
 
 def cut_normal(key: Key, low: Array, high: Array) -> Array:
-    """Give a standard normal number between two others; one beyond 9 deviations stands for the nearest to that.
+    """Return a standard normal number between two others; one beyond 9 deviations stands for the nearest to that.
 
     JAX's own gives infinity, once in some millions, where there is no bound above.
     """
@@ -216,7 +216,7 @@ def towards_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
 
 
 def normals(like: PyTree, key: Key) -> PyTree:
-    """Give standard normal numbers in the shapes of a tree, of 65536 values of equal probability: quick for millions.
+    """Return standard normal numbers in the shapes of a tree, of 65536 values of equal probability: quick for millions.
 
     For public randomness that is averaged over many steps; their variance is 1 to within 1e-4, and none is beyond 4.4.
     """
@@ -240,7 +240,7 @@ def _quantiles() -> Array:
 
 
 def hashed(first: Array, second: Array, count: int) -> Array:
-    """Give uniform 32-bit words, by a hash of their places and two keys: quick, and good enough for public randomness.
+    """Return uniform 32-bit words, a hash of their places and two keys: quick, and enough for public randomness.
 
     Two rounds of multiplying and shifting (Wellons 2018, lowbias32), a key ahead of each.
     """

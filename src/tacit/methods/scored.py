@@ -67,9 +67,12 @@ def scored(
     def init(key: Key) -> ScoredState:
         return ScoredState(method.init(key), jnp.float32(0), jnp.int32(0))
 
-    def contribute(state: ScoredState, record: Record, key: Key, own: Key | None = None) -> PyTree:
+    def contribute(state: ScoredState, record: Record, key: Key, record_key: Key | None = None) -> PyTree:
         def fit() -> PyTree:
-            return {"fit": _scale(method.contribution(state.inner, record, key, own), factors), "score": jnp.float32(0)}
+            return {
+                "fit": _scale(method.contribution(state.inner, record, key, record_key), factors),
+                "score": jnp.float32(0),
+            }
 
         def ask() -> PyTree:
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fit)["fit"])

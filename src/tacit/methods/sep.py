@@ -178,7 +178,7 @@ def sep(
 
 
 def _spread(prior: float, leaf: Array, matrices: bool) -> Array:
-    """Give the prior's precision for weights of this shape: a matrix for each line, or a number for each weight."""
+    """Return the prior's precision for weights of this shape: a matrix for each line, or a number for each weight."""
     if not matrices:
         return jnp.full_like(leaf, prior)
     return jnp.broadcast_to(prior * jnp.eye(leaf.shape[-1]), (*leaf.shape, leaf.shape[-1]))

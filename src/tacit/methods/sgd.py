@@ -96,8 +96,8 @@ def _descent(
         weights = net.start(key)
         return SGDState(weights, weights, optimizer.init(weights), jnp.int32(0))
 
-    def contribute(state: SGDState, record: Record, key: Key, own: Key | None = None) -> PyTree:
-        return score(net, state.weights, record, own if masked else None)
+    def contribute(state: SGDState, record: Record, key: Key, record_key: Key | None = None) -> PyTree:
+        return score(net, state.weights, record, record_key if masked else None)
 
     def update(state: SGDState, release: Release, key: Key) -> SGDState:
         upwards = jax.tree.map(jnp.add, release.full, jax.grad(net.log_prior)(state.weights))
@@ -124,7 +124,7 @@ def _descent(
         update,
         draw,
         points if masked else None,
-        own=masked,
+        per_record_key=masked,
         needs=net.needs(plan.placeholder),
         for_size=size,
         suggests=Suggestions(clip=1.0),

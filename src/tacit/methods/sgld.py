@@ -215,7 +215,7 @@ def _dynamics(net: Network, eta: float, chain: _Chain) -> Method:
 
 
 def _paces(squares: dict[str, Array], eta: float) -> dict[str, Array]:
-    """Give each layer's step: eta for the one with the largest gradients, more for the others."""
+    """Return each layer's step: eta for the one with the largest gradients, more for the others."""
     sizes = {name: jnp.sqrt(jnp.maximum(square, 0)) for name, square in squares.items()}
     largest = jnp.maximum(jnp.max(jnp.stack(list(sizes.values()))), 1e-30)
     return {name: eta * 1.1 / (size / largest + 0.1) for name, size in sizes.items()}

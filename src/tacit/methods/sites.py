@@ -82,13 +82,13 @@ class Site(NamedTuple):
         return self.form != "weights"
 
     def start(self, placeholder: Record, key: Key) -> PyTree:
-        """Give the prior means: for predictors, a line of zeros for each."""
+        """Return the prior means: for predictors, a line of zeros for each."""
         if self.centre is not None:
             return self.centre(placeholder, key)
         return jnp.zeros((self.predictors or 1, placeholder["x"].shape[0]))
 
     def natural(self, cavity: Moments, record: Record) -> Natural:
-        """Give the natural parameters of one record's site at a cavity; ``scalar_site`` has the formula.
+        """Return the natural parameters of one record's site at a cavity; ``scalar_site`` has the formula.
 
         Privacy: of one record, not bounded yet.
         """
@@ -332,7 +332,7 @@ def _hermite() -> tuple[Any, Any]:
 
 
 def _power_mean(terms: Array, masses: Any, alpha: float) -> Array:
-    """Give 1/alpha log E[exp(alpha terms)], at 0 the mean of the terms."""
+    """Return 1/alpha log E[exp(alpha terms)], at 0 the mean of the terms."""
     return jnp.sum(masses * terms) if alpha == 0 else logsumexp(alpha * terms, b=masses) / alpha
 
 

@@ -47,7 +47,7 @@ def shrunk(old: Sparsity, square: Array) -> Sparsity:
 
 
 def bessel_ratio(r: Array, nodes: int = 32) -> Array:
-    """Give K1(r) / K0(r), by the trapezoidal rule on K_n(r) = integral of exp(-r cosh t) cosh(n t) over t > 0."""
+    """Return K1(r) / K0(r), by the trapezoidal rule on K_n(r) = integral of exp(-r cosh t) cosh(n t) over t > 0."""
     # Where r (cosh t - 1) is 20 the integrand has gone; the rule's error falls exponentially in the nodes.
     end = 2 * jnp.arcsinh(jnp.sqrt(10 / r))
 

@@ -147,9 +147,9 @@ def vi(
             path = laplace.path() if laplace else stretches(params) if normal else ()
             return VIState(params, params, optimizer.init(params), jnp.int32(0), path)
 
-        def contribute(state: VIState, record: Record, key: Key, own: Key | None = None) -> PyTree:
+        def contribute(state: VIState, record: Record, key: Key, record_key: Key | None = None) -> PyTree:
             def term(w: dict[str, Array], direct: Values) -> Array:
-                return reading.record_term({**state.params, **direct}, reading.constrain(w), record, own)
+                return reading.record_term({**state.params, **direct}, reading.constrain(w), record, record_key)
 
             direct = {name: state.params[name] for name in reading.direct}
             scores, slopes = [], []
@@ -201,7 +201,7 @@ def vi(
             update,
             draw,
             points,
-            own=bool(reading.local),
+            per_record_key=bool(reading.local),
             least=CURVATURE_EVERY if laplace else 1,
             suggests=Suggestions(clip=clip),
             model=reading.known(),
@@ -316,7 +316,7 @@ def _asks(state: VIState) -> Array:
 
 
 def _wandered(state: VIState, key: Key) -> Values:
-    """Give the average and an error of its own for a draw."""
+    """Return the average and an error of its own for a draw."""
     if not isinstance(state.path, Stretches):
         return state.average
     return jax.tree.map(jnp.add, state.average, wandering(state.path, state.step, key))

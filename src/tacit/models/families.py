@@ -93,7 +93,7 @@ def _spread(column: Column) -> dict[str, dist.Distribution]:
 
 
 def _cuts(column: Column) -> dict[str, dist.Distribution]:
-    """Give cut points about even between -2 and 2."""
+    """Return cut points about even between -2 and 2."""
     count = len(column.levels or ()) - 1
     steps = np.full(count, math.log(4 / max(1, count - 1)), np.float32)
     steps[0] = -2
@@ -101,7 +101,7 @@ def _cuts(column: Column) -> dict[str, dist.Distribution]:
 
 
 def _with_first(predictor: Array) -> Array:
-    """Give the logits of all levels: the first is what the others are compared with."""
+    """Return the logits of all levels: the first is what the others are compared with."""
     return jnp.concatenate([jnp.zeros((*predictor.shape[:-1], 1)), predictor], -1)
 
 

@@ -145,7 +145,7 @@ class Formula:
     # What a record's predictor is made of.
 
     def design(self, columns: Columns) -> Array:
-        """Give the population-level design matrix: one line for each record, one column for each of ``names``.
+        """Return the population-level design matrix: one line for each record, one column for each of ``names``.
 
         It equals that of formulae. Numbers are as declared, not centred or scaled; offsets and group effects are not in
         it.
@@ -155,7 +155,7 @@ class Formula:
         return self._design.matrix(columns)
 
     def linear(self, draw: Mapping[str, Any], columns: Columns) -> Array:
-        """Give the linear predictor of each record, at one draw of the latents.
+        """Return the linear predictor of each record, at one draw of the latents.
 
         Privacy: as ``design``.
         """
@@ -174,21 +174,21 @@ class Formula:
         return total + self.offset(columns).reshape(length, *[1] * len(outputs))
 
     def offset(self, columns: Columns) -> Array:
-        """Give what is added to each record's predictor as it is.
+        """Return what is added to each record's predictor as it is.
 
         Privacy: as ``design``.
         """
         return self._design.offset(columns)
 
     def outcome(self, columns: Columns) -> Array:
-        """Give the response as it is modelled: 1 for the level of two that is counted, else as it is stored.
+        """Return the response as it is modelled: 1 for the level of two that is counted, else as it is stored.
 
         Privacy: as ``design``.
         """
         return self._design.outcome(columns)
 
     def mean(self, draw: Mapping[str, Any], columns: Columns) -> Array:
-        """Give what is expected of each record at one draw: a mean, or for several levels the chance of each.
+        """Return what is expected of each record at one draw: a mean, or for several levels the chance of each.
 
         Privacy: as ``design``.
         """
@@ -218,7 +218,7 @@ class Formula:
         return levels[1 if counted is None else counted]
 
     def _upto(self, columns: Columns) -> Any:
-        """Give what the family counts up to: trials of each record, or the number of levels."""
+        """Return what the family counts up to: trials of each record, or the number of levels."""
         trials = self._design.response.trials
         if trials is None:
             return None if self._facts.levels is None else len(self._facts.levels)
@@ -256,7 +256,7 @@ class Formula:
         return ""
 
     def _suited_clip(self, frame: Columns) -> float:
-        """Give the root mean square norm of a score over the public frame, for residuals of usual size."""
+        """Return the root mean square norm of a score over the public frame, for residuals of usual size."""
         squares = jnp.zeros(FRAME)
         for term in (*self.terms, *self.group_terms):
             # An offset and the logarithm of a spread move the predictor by about half a unit each.

@@ -62,7 +62,7 @@ class InUnits(dist.Distribution):  # type: ignore[misc]
 
     @property
     def support(self) -> Any:
-        """Give the real numbers, in units."""
+        """Return the real numbers, in units."""
         return constraints.independent(_Units(self.at, self.by), len(self.event_shape))
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
@@ -70,12 +70,12 @@ class InUnits(dist.Distribution):  # type: ignore[misc]
         return self.prior.sample(key, sample_shape)
 
     def log_prob(self, value: Any) -> Any:
-        """Give the log density of the prior."""
+        """Return the log density of the prior."""
         return self.prior.log_prob(value)
 
 
 def bare(prior: dist.Distribution) -> dist.Distribution:
-    """Give the distribution of single numbers that a prior is made from.
+    """Return the distribution of single numbers that a prior is made from.
 
     Privacy: public.
     """

@@ -84,7 +84,7 @@ class TracedModel:
         )
 
     def log_likelihood(self, values: Values, record: Record) -> Array:
-        """Give log p(x | w) for one record, at latents and parameters in the model's coordinates; none may be local."""
+        """Return log p(x | w) for one record, at latents and parameters in the model's space; none may be local."""
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], record)
         terms, _ = self._model.log_probs(rows, values)
         return sum((terms[name] / self._scales[name] for name in self._observed), jnp.asarray(0.0))
@@ -177,7 +177,7 @@ class Run(NamedTuple):
             ) from error
 
     def structure(self, rows: PyTree) -> dict[str, Any]:
-        """Give a trace whose values are not computed."""
+        """Return a trace whose values are not computed."""
         traces: list[dict[str, Any]] = []
         jax.eval_shape(lambda rows: traces.append(self.trace(rows)), rows)
         return traces[0]

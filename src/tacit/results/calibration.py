@@ -97,7 +97,7 @@ def classes(chances: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coverage(draws: Any, y: Any, level: float = 0.9) -> float:
-    """Give the share of outcomes within the central interval of their predictive draws (draws times records).
+    """Return the share of outcomes within the central interval of their predictive draws (draws times records).
 
     Privacy: post-processing of predictions; ``y`` must be public or your own.
     """

@@ -75,7 +75,7 @@ class Effects:
         return np.quantile(self.draws, (0.05, 0.95), axis=0).T
 
     def to_pandas(self) -> Any:
-        """Give the table as a data frame.
+        """Return the table as a data frame.
 
         Privacy: post-processing.
         """
@@ -197,7 +197,7 @@ def profiles(posterior: Posterior) -> Effects:
 
 
 def reference(model: Formula) -> dict[str, Array]:
-    """Give the public records over which effects are averaged where none are given.
+    """Return the public records over which effects are averaged where none are given.
 
     Privacy: public.
     """
@@ -245,13 +245,13 @@ def _constant(facts: Column, value: Any, count: int) -> Array:
 
 
 def _each(posterior: Posterior, answer: Callable[[Mapping[str, Any]], Array]) -> np.ndarray:
-    """Give the answer at every draw."""
+    """Return the answer at every draw."""
     draws = {name: jnp.asarray(value) for name, value in posterior.draws.items()}
     return np.asarray(jax.jit(lambda draws: jax.lax.map(answer, draws, batch_size=100))(draws))
 
 
 def _table(title: str, lines: list[str], model: Formula, draws: np.ndarray) -> Effects:
-    """Give the table; answers about several levels of a response have a line for each."""
+    """Return the table; answers about several levels of a response have a line for each."""
     if draws.ndim == 2:
         return Effects(title, tuple(lines), draws)
     levels = model.schema.columns[model.response].levels or ()

@@ -139,21 +139,21 @@ class Posterior:
         return [self._method.model.synthesize(draw, number, one) for draw, one in zip(draws, keys, strict=True)]
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Give mean, standard deviation and the central 90% interval of every site, as ``shown``.
+        """Return mean, standard deviation and the central 90% interval of every site, as ``shown``.
 
         Privacy: post-processing.
         """
         return {name: moments_of(value) for name, value in self.shown().items()}
 
     def shown(self) -> dict[str, np.ndarray]:
-        """Give the draws as people read them: effects of a formula's groups themselves, not in units of their spread.
+        """Return the draws as people read them: effects of a formula's groups themselves, not in units of their spread.
 
         Privacy: post-processing.
         """
         return {group_of(name) or name: value for name, value in effects(self.draws, self.labels).items()}
 
     def rows(self) -> list[tuple[str, float, float, float, float]]:
-        """Give (label, mean, standard deviation, 5%, 95%) for every number of every site.
+        """Return (label, mean, standard deviation, 5%, 95%) for every number of every site.
 
         Privacy: post-processing.
         """
@@ -169,7 +169,7 @@ class Posterior:
         return "\n".join([*table(self.draws, self.labels), _promise(self.certificate), *said])
 
     def to_arviz(self) -> Any:
-        """Give the draws in ArviZ's format, as ``shown``: with the certificate and never any observed data.
+        """Return the draws in ArviZ's format, as ``shown``: with the certificate and never any observed data.
 
         What a formula names has its names as coordinates: coefficients, and groups by level.
 

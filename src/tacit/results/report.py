@@ -96,7 +96,7 @@ def report(
     calibration: Mapping[str, Reliability] | None = None,
     ledger: Ledger | None = None,
 ) -> str:
-    """Give the page that ``write_report`` writes.
+    """Return the page that ``write_report`` writes.
 
     Privacy: post-processing.
     """
@@ -203,7 +203,7 @@ def _predictions(predictions: Mapping[str, Any] | Effects) -> str:
 
 
 def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float], caption: str) -> str:
-    """Give a table whose rows hold a strip with the intervals, so that table and forest plot are one."""
+    """Return a table whose rows hold a strip with the intervals, so that table and forest plot are one."""
     lanes = {name: rows[:LINES] for name, rows in lanes.items()}
     rows = next(iter(lanes.values()))
     ends = [end for lane in lanes.values() for one in lane for end in (one.low, one.high) if math.isfinite(end)]
@@ -269,7 +269,7 @@ def _legend(names: list[str], truth: bool) -> str:
 
 
 def _digits(widths: Sequence[float]) -> list[int]:
-    """Give the digits after the point that intervals are worth: the same for all if they are of one size."""
+    """Return the digits after the point that intervals are worth: the same for all if they are of one size."""
     worth = [
         3 if not (width > 0 and math.isfinite(width)) else min(8, max(0, 1 - math.floor(math.log10(width))))
         for width in widths
@@ -282,7 +282,7 @@ def _printed(value: float, digits: int) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Give about six round numbers that hold both ends between them."""
+    """Return about six round numbers that hold both ends between them."""
     span = high - low if high > low else max(abs(high), 1.0)
     rough = span / 5
     power = 10.0 ** math.floor(math.log10(rough))
@@ -431,12 +431,12 @@ def _from_certificate(
     blocks = {
         one.title: "\n".join(html_block(block) for block in one.blocks) for one in certificate.sections(explanation)
     }
-    looks = blocks["All runs together"] + ("" if ledger is None else _runs(ledger, certificate.delta))
-    looks += f'<h3>The looks of this run</h3><div class="scroll">{blocks["All looks at the data"]}</div>'
+    charges = blocks["All runs together"] + ("" if ledger is None else _runs(ledger, certificate.delta))
+    charges += f'<h3>The looks of this run</h3><div class="scroll">{blocks["All looks at the data"]}</div>'
     return [
         ("limits", "What is not protected", blocks["What is not protected"]),
         ("recipe", "The recipe", blocks["The recipe"]),
-        ("looks", "The ledger", looks),
+        ("looks", "The ledger", charges),
         ("record", "For the record", blocks["For the record"]),
     ]
 

@@ -27,12 +27,12 @@ def effects(draws: Mapping[str, Any], labels: Mapping[str, Any]) -> dict[str, np
 
 
 def _decimals(std: float) -> int:
-    """Give the decimals to print: three, and more where the column's unit is small (an income in euros)."""
+    """Return the decimals to print: three, and more where the column's unit is small (an income in euros)."""
     return 3 if not 0 < std < 5e-4 else min(12, 1 - math.floor(math.log10(std)))
 
 
 def group_of(name: str) -> str:
-    """Give the name of the group effect whose offsets a site of a formula holds, or nothing."""
+    """Return the name of the group effect whose offsets a site of a formula holds, or nothing."""
     return name.removesuffix("_offset") if "|" in name and name.endswith("_offset") else ""
 
 

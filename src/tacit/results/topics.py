@@ -94,7 +94,7 @@ def documents(matrix: Any, *, width: int = 128, cap: float | None = None) -> dic
 
 
 def proportions(concentration: Array, records: dict[str, Any], *, alpha: float | None = None) -> np.ndarray:
-    """Give each document's expected shares of the topics.
+    """Return each document's expected shares of the topics.
 
     Privacy: public for public documents; for private ones the answer is as private as the documents.
     """
@@ -110,7 +110,7 @@ def perplexity(
     eta: float | None = None,
     training: int | None = None,
 ) -> float:
-    """Give an upper bound on the perplexity of public held-out documents: exp of minus the bound on a word's evidence.
+    """Return an upper bound on the perplexity of public held-out documents: exp(-bound on a word's evidence).
 
     Privacy: public. Never publish it for the documents that the topics were fitted to.
 
@@ -129,13 +129,13 @@ def perplexity(
     topics = len(concentration)
     total = float(np.sum(np.asarray(_mapped(method.bound, concentration, records, alpha), np.float64)))
     if training is not None:
-        own = method.topic_bound(jnp.asarray(concentration), 1 / topics if eta is None else eta)
-        total += float(own) * len(records["word"]) / training
+        prior = method.topic_bound(jnp.asarray(concentration), 1 / topics if eta is None else eta)
+        total += float(prior) * len(records["word"]) / training
     return float(np.exp(-total / np.sum(records["count"], dtype=np.float64)))
 
 
 def top_words(concentration: Array, words: Any, count: int = 10) -> list[list[str]]:
-    """Give the most probable words of each topic.
+    """Return the most probable words of each topic.
 
     Privacy: post-processing; ``words`` is the public vocabulary.
     """
@@ -144,7 +144,7 @@ def top_words(concentration: Array, words: Any, count: int = 10) -> list[list[st
 
 
 def coherence(concentration: Array, matrix: Any, count: int = 10) -> np.ndarray:
-    """Give each topic's coherence by normalised pointwise mutual information of its top words in reference documents.
+    """Return each topic's coherence by normalised pointwise mutual information of its top words in reference documents.
 
     From -1 to 1, high if the top words occur in the same documents. Words that never occur there count as -1.
 

@@ -98,7 +98,7 @@ def choose_pairs(
 
 
 def _dependence(table: np.ndarray, noise_std: float) -> float:
-    """Give how many records a pair's table moves against independence, beyond twice what noise and chance would."""
+    """Return how many records a pair's table moves against independence, beyond twice what noise and chance would."""
     expected = np.outer(table.sum(1), table.sum(0)) / max(table.sum(), 1.0)
     alone = np.sqrt(2 / np.pi) * np.sqrt(noise_std**2 + np.maximum(expected, 0))
     return float(np.sum(np.abs(table - expected) - 2 * alone))

@@ -57,13 +57,13 @@ def planned(
     built = built_for(method, plan)
     _refuse_other_facts(built.model.source, data)
     refuse_unsuited(built, plan)
-    title, own = title_of(built), built.suggests
+    title, suggests = title_of(built), built.suggests
     if clip == "adaptive":
         built, clip = _adaptive(built, plan), ADAPTIVE_CLIP
     mechanism = calibrate(
         budget,
-        rate=_first(rate, own.rate, default_rate(data.size)),
-        steps=_first(plan.steps, own.steps, STEPS),
+        rate=_first(rate, suggests.rate, default_rate(data.size)),
+        steps=_first(plan.steps, suggests.steps, STEPS),
         clip=suited_clip(built, plan) if clip is None else clip,
         adjacency=adjacency,
         weights=_first(weights, built.suggests.weights),
@@ -163,7 +163,7 @@ def title_of(built: Method) -> str:
 
 
 def suited_clip(built: Method, plan: Plan) -> float:
-    """Give the clip that suits a method where the user gives none.
+    """Return the clip that suits a method where the user gives none.
 
     For units of several records it grows like the square root of their number, as a sum of unlike contributions does.
 
@@ -179,7 +179,7 @@ def suited_clip(built: Method, plan: Plan) -> float:
 
 
 def default_rate(size: int | None) -> float:
-    """Give the rate where neither the user nor the method says one.
+    """Return the rate where neither the user nor the method says one.
 
     Privacy: public.
     """

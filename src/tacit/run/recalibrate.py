@@ -65,7 +65,7 @@ class Intervals(NamedTuple):
     certificate: Certificate | None
 
     def around(self, draws: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Give low and high ends for predictive draws of ``y`` (draws times records).
+        """Return low and high ends for predictive draws of ``y`` (draws times records).
 
         Privacy: post-processing.
         """
@@ -223,7 +223,7 @@ def _conformal(off: Callable[[Record], Array], low: float, high: float, level: f
 
 
 def _predict(posterior: Posterior, key: Key) -> Callable[[Record], PyTree]:
-    """Give a function that predicts one record, leaving out the axis of records."""
+    """Return a function that predicts one record, leaving out the axis of records."""
     draws = jax.tree.map(lambda value: value[:DRAWS], posterior.draws)
     few = Posterior(draws, None, posterior._method, posterior.points)
 
@@ -235,7 +235,7 @@ def _predict(posterior: Posterior, key: Key) -> Callable[[Record], PyTree]:
 
 
 def _chances(predicted: PyTree) -> Array:
-    """Give the mean chances of the classes; of class 0 and 1 where there is a chance of class 1 only."""
+    """Return the mean chances of the classes; of class 0 and 1 where there is a chance of class 1 only."""
     mean = jnp.mean(predicted["mean"], 0)
     return jnp.stack([1 - mean, mean]) if mean.ndim == 0 else mean
 

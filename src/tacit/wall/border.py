@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.ledger import Ledger
-from tacit.reference.keys import fixed
 from tacit.types import Key, Method, Need, PyTree, Release, State, is_rows
 from tacit.wall import trace
 from tacit.wall.data import PrivateData
+from tacit.wall.keys import fixed
 from tacit.wall.storage import Storage
 
 
 def released(contribution: PyTree) -> PyTree:
-    """Give the shape of a release from that of a contribution: sparse leaves become whole tables.
+    """Return the shape of a release from that of a contribution: sparse leaves become whole tables.
 
     Privacy: public.
     """
@@ -104,8 +104,8 @@ def with_own_checks(method: Method) -> Method:
 
     Privacy: public.
     """
-    own = tuple(need._replace(fixed=need.fixed and _is_ours(need.holds)) for need in method.needs)
-    return method._replace(needs=own)
+    needs = tuple(need._replace(fixed=need.fixed and _is_ours(need.holds)) for need in method.needs)
+    return method._replace(needs=needs)
 
 
 def _is_ours(function: Any) -> bool:

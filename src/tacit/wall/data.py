@@ -164,7 +164,7 @@ class PrivateData:
 
 
 def _columns(records: Any) -> Any:
-    """Give a table as a dictionary of its columns; leave other records as they are."""
+    """Return a table as a dictionary of its columns; leave other records as they are."""
     if hasattr(records, "column_names") and hasattr(records, "to_pandas"):  # an Arrow table
         records = quietly(records.to_pandas)
     if isinstance(records, Mapping):
@@ -190,7 +190,7 @@ def _without_schema(records: Any) -> PyTree:
 def _with_schema(
     columns: Any, schema: Schema
 ) -> tuple[dict[str, Shaped[np.ndarray, "n ..."]], Shaped[np.ndarray, " n"] | None]:
-    """Give the columns as they are stored, and the number of each record's unit where the records say."""
+    """Return the columns as they are stored, and the number of each record's unit where the records say."""
     if not isinstance(columns, dict):
         raise TypeError("With a schema the records are a dictionary or a table, with the schema's columns.")
     lacking = [name for name in schema.columns if name not in columns]
@@ -199,13 +199,13 @@ def _with_schema(
             f"The schema declares the columns {lacking}, and the records have only {list(columns)}. "
             "Correct the name, or take the column out of the schema."
         )
-    own = schema.unit if schema.unit in columns and schema.unit not in schema.columns else None
-    if own is None and schema.max_records > 1:
+    unit_column = schema.unit if schema.unit in columns and schema.unit not in schema.columns else None
+    if unit_column is None and schema.max_records > 1:
         raise ValueError(
             f"The schema says that a {schema.unit} may have {schema.max_records} records, but the records have no "
             f"column {schema.unit!r} that tells which belong together. Add it, or name the column of ids: unit = ..."
         )
-    extra = [name for name in columns if name not in (*schema.columns, own)]
+    extra = [name for name in columns if name not in (*schema.columns, unit_column)]
     if extra:
         raise ValueError(
             f"The records have the columns {extra}, which the schema does not declare. Leaving them out in "
@@ -216,12 +216,12 @@ def _with_schema(
     encoded = {name: _encode(column, cells[name]) for name, column in schema.columns.items()}
     # Whether a record is dropped depends on that record alone, so neighbouring data sets stay neighbours.
     kept = np.logical_and.reduce([keep for _, keep in encoded.values()])
-    ids = None if own is None else _ids(own, columns[own], len(kept))[kept]
+    ids = None if unit_column is None else _ids(unit_column, columns[unit_column], len(kept))[kept]
     return {name: values[kept] for name, (values, _) in encoded.items()}, ids
 
 
 def encode(records: Any, schema: Schema) -> dict[str, Shaped[np.ndarray, "n ..."]]:
-    """Give records as they are stored under a schema: numbers inside their bounds, levels as codes.
+    """Return records as they are stored under a schema: numbers inside their bounds, levels as codes.
 
     Privacy: for records that are public or made up. Sealed ones are refused.
     """
@@ -272,7 +272,7 @@ def _plain(name: str, leaf: Any) -> Shaped[np.ndarray, "n ..."]:
 
 
 def _cells(column: Column, raw: Any) -> Shaped[np.ndarray, "n ..."]:
-    """Give a declared column's values as one array, still as they came."""
+    """Return a declared column's values as one array, still as they came."""
     # A list is taken as objects: NumPy would turn ["a", 1] into text and [True, 2] into integers.
     values = _array(column.name, raw, object if isinstance(raw, list | tuple) else None)
     if column.shape and values.dtype == object and values.ndim == 1:  # a table's cells may hold arrays
@@ -292,7 +292,7 @@ def _cells(column: Column, raw: Any) -> Shaped[np.ndarray, "n ..."]:
 def _encode(
     column: Column, cells: Shaped[np.ndarray, "n ..."]
 ) -> tuple[Shaped[np.ndarray, "n ..."], Bool[np.ndarray, " n"]]:
-    """Give a declared column's values as they are stored, and which records the column keeps."""
+    """Return a declared column's values as they are stored, and which records the column keeps."""
     if cells.dtype.kind in "cmM":
         raise TypeError(
             f"Column {column.name!r} has values of type {_type(cells)}. Give real numbers (for a date, the "
@@ -316,7 +316,7 @@ def _encode(
 
 
 def _numbers(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "n ..."]:
-    """Give numbers of the declared kind inside the declared bounds, NaN where one is missing."""
+    """Return numbers of the declared kind inside the declared bounds, NaN where one is missing."""
     numeric = any(jnp.issubdtype(cells.dtype, kind) for kind in (np.bool_, np.integer, np.floating))
     flat = cells if numeric else [np.nan if _is_absent(cell) else cell for cell in cells.reshape(-1).tolist()]
     # Large float32 arrays stay as they are; integers need float64, in which every int32 bound is exact.
@@ -333,7 +333,7 @@ def _numbers(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.nd
 
 
 def _codes(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "n ..."]:
-    """Give the codes of the declared levels, NaN where one is missing."""
+    """Return the codes of the declared levels, NaN where one is missing."""
     codes = {level: float(code) for code, level in enumerate(column.levels or ())}
     flat = cells.reshape(-1).tolist()
     found = quietly(lambda: [codes[v] if v in codes else np.nan if _is_absent(v) else None for v in flat])

@@ -141,7 +141,7 @@ def _wanted(names: list[str], schema: Schema) -> list[str]:
 
 
 def _texts(column: Column | None, texts: list[str]) -> list[Any]:
-    """Give the cells of a column, still private: levels as they were declared, None for what is missing."""
+    """Return the cells of a column, still private: levels as they were declared, None for what is missing."""
     if column is None or column.levels is None:
         return [None if text.strip().lower() in ABSENT else text for text in texts]
     level = _level(column)
@@ -150,7 +150,7 @@ def _texts(column: Column | None, texts: list[str]) -> list[Any]:
 
 
 def _level(column: Column) -> Callable[[str], Level | None]:
-    """Give the function from text to a declared level; text that is none stays what it is, to be refused."""
+    """Return the function from text to a declared level; text that is none stays what it is, to be refused."""
     levels = column.levels or ()
     written: dict[str, Level] = {}
     for level in levels:

@@ -90,7 +90,7 @@ def lower(function: Any, *arguments: Any) -> tuple[Any, str]:
 
 
 def makers(jaxpr: Any) -> dict[Any, Any]:
-    """Give the equation that makes each variable.
+    """Return the equation that makes each variable.
 
     Privacy: public.
     """

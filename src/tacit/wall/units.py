@@ -65,14 +65,14 @@ def group(
 
 
 def together(method: Method) -> Method:
-    """Give the method for units: a unit's contribution is the sum of those of its records.
+    """Return the method for units: a unit's contribution is the sum of those of its records.
 
     Privacy: public. The wall clips the sum, whatever it is; what fills up a unit adds exactly nothing.
     """
 
-    def contribute(state: State, unit: Unit, key: Key, own: Key | None = None) -> PyTree:
+    def contribute(state: State, unit: Unit, key: Key, record_key: Key | None = None) -> PyTree:
         count = unit.present.shape[0]
-        keys = None if own is None else jax.random.split(own, count)
+        keys = None if record_key is None else jax.random.split(record_key, count)
         each = jax.vmap(lambda record, mine: method.contribution(state, record, key, mine))(unit.records, keys)
         return jax.tree.map(lambda leaf: _total(leaf, unit.present), each, is_leaf=is_rows)
 

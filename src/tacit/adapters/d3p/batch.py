@@ -54,7 +54,7 @@ class Batch(NamedTuple):
         return Batch(form, [jnp.asarray(leaves[i]) for i in rows], [leaves[i] for i in constants])
 
     def made_up(self, count: int) -> Any:
-        """Give arguments with so many public stand-in records."""
+        """Return arguments with so many public stand-in records."""
         rows = [jnp.full((count, *row.shape[1:]), 0.5, row.dtype) for row in self.rows]
         return self.form.arguments(rows, self.constants)
 

@@ -21,7 +21,7 @@ def approximate_sigma(
     force_smaller: bool = False,
     maxeval: int = 10,
 ) -> tuple[float, float, int]:
-    """Give the noise for a target ε under "replace-one": neighbours have one record exchanged.
+    """Return the noise for a target ε under "replace-one": neighbours have one record exchanged.
 
     Covers batches of a fixed size drawn without replacement, and Poisson batches. d3p's noise is smaller: it is that
     of Poisson batches, which its README does not draw.
@@ -54,7 +54,7 @@ def approximate_sigma_remove_relation(
     force_smaller: bool = False,
     maxeval: int = 10,
 ) -> tuple[float, float, int]:
-    """Give the noise for a target ε under "add-remove", for Poisson batches only; see `approximate_sigma`.
+    """Return the noise for a target ε under "add-remove", for Poisson batches only; see `approximate_sigma`.
 
     Neighbours have one record more or less. Privacy: public.
     """

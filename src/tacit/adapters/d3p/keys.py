@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.adapters.d3p.warning import warn
+from tacit.engine import random as chacha
 from tacit.types import Array, Key
-from tacit.wall import random as chacha
 
 
 def chacha_key(key: Any) -> Key:
-    """Give the ChaCha20 key for what a script calls a key; one of jax.random is stretched, with a warning."""
+    """Return the ChaCha20 key for what a script calls a key; one of jax.random is stretched, with a warning."""
     key = jnp.asarray(key)
     if key.dtype == jnp.uint32:
         key = jax.random.wrap_key_data(key)

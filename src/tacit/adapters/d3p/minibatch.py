@@ -15,8 +15,8 @@ from tacit.adapters.d3p.keys import random_words
 from tacit.adapters.d3p.sampling import draw_subset, rate_for, secret_key, shuffled
 from tacit.adapters.d3p.util import example_count
 from tacit.adapters.d3p.warning import warn
+from tacit.engine import sample
 from tacit.types import Array, Key, PyTree
-from tacit.wall import sample
 
 __all__ = [
     "batch_size_to_q",
@@ -151,12 +151,12 @@ def split_batchify_data(
 
 
 def q_to_batch_size(q: float, N: int) -> int:
-    """Give the size of a batch with the share ``q`` of the records, rounded down. Privacy: public."""
+    """Return the size of a batch with the share ``q`` of the records, rounded down. Privacy: public."""
     return int(N * q * (1 + 2.0**-50))
 
 
 def batch_size_to_q(batch_size: int, N: int) -> float:
-    """Give the share of the records in a batch. Privacy: public."""
+    """Return the share of the records in a batch. Privacy: public."""
     return batch_size / N
 
 

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def get_samples_from_trace(trace: dict[str, Any], with_intermediates: bool = False) -> dict[str, Any]:
-    """Give the values of a trace's sample sites. Privacy: as private as its argument."""
+    """Return the values of a trace's sample sites. Privacy: as private as its argument."""
     sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
     if with_intermediates:
         return {name: (site["value"], site["intermediates"]) for name, site in sites.items()}
@@ -72,12 +72,12 @@ def sample_multi_posterior_predictive(rng_key: Any, n: int, *args: Any, **kwargs
 
 
 def map_args_obs_to_shape(obs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
-    """Give a batch's shape for arguments and the batch as ``obs``. Privacy: as private as its argument."""
+    """Return a batch's shape for arguments and the batch as ``obs``. Privacy: as private as its argument."""
     return unvectorize_shape(obs, 2), kwargs, {"obs": obs}
 
 
 def make_observed_model(model: Model, obs_to_model_args_fn: Model) -> Model:
-    """Give the model with observations filled in; the function maps a batch to (args, kwargs, observations).
+    """Return the model with observations filled in; the function maps a batch to (args, kwargs, observations).
 
     Privacy: public.
     """

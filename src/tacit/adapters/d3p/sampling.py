@@ -10,18 +10,18 @@ import jax.numpy as jnp
 
 from tacit.adapters.d3p import random
 from tacit.adapters.d3p.keys import chacha_key, key_of_words, random_words
+from tacit.engine import alias, sample
 from tacit.types import Array, Key
-from tacit.wall import alias, sample
 
 
 def secret_key(rng_suite: Any, key: Any) -> Key:
-    """Give the ChaCha20 key that a key of any suite stands for."""
+    """Return the ChaCha20 key that a key of any suite stands for."""
     return chacha_key(key) if rng_suite is random else key_of_words(rng_suite.random_bits(key, 32, (8,)))
 
 
 @functools.cache
 def rate_for(count: int, size: int) -> float:
-    """Give a rate at which a Poisson subset has fewer than ``size`` records with probability at most OVERFULL."""
+    """Return a rate at which a Poisson subset has fewer than ``size`` records with probability at most OVERFULL."""
     rate = size / count
     while rate < 1 and sample.room(count, 1 - rate) > count - size:
         rate *= 1.05

@@ -24,8 +24,8 @@ from tacit.adapters.d3p.keys import random_words
 from tacit.adapters.d3p.sampling import secret_key
 from tacit.adapters.d3p.util import example_count
 from tacit.adapters.d3p.warning import warn
+from tacit.engine import alias, clip, lattice
 from tacit.types import Array, Key, PyTree
-from tacit.wall import alias, clip, lattice
 from tacit.wall.environment import check_environment
 
 __all__ = [
@@ -181,7 +181,7 @@ class DPSVI(SVI):  # type: ignore[misc]
         return new._replace(optim_state=kept), loss
 
     def evaluate(self, svi_state: DPSVIState, *args: Any, **kwargs: Any) -> Array:
-        """Give the mean loss over a batch. Privacy: reads records without noise: not for publication."""
+        """Return the mean loss over a batch. Privacy: reads records without noise: not for publication."""
         batch, key = Batch.of(args, kwargs), self._rng_suite.split(svi_state.rng_key, 3)[1]
         losses = self._compiled(svi_state, key, batch.rows, batch.constants, form=batch.form)[0]
         return jnp.sum(jnp.where(jnp.isfinite(losses), losses, 0)) / max(batch.form.size, 1)
@@ -194,7 +194,7 @@ class DPSVI(SVI):  # type: ignore[misc]
         num_iter: float | None = None,
         adjacency: str = "replace-one",
     ) -> float:
-        """Give the ε of ``num_iter`` updates, or of epochs of ``1 / q`` updates, at a δ and under a named adjacency.
+        """Return the ε of ``num_iter`` updates, or of epochs of ``1 / q`` updates, at a δ and under a named adjacency.
 
         Privacy: public. "replace-one", the default as in `approximate_sigma`, covers batches of a fixed size and
         Poisson batches; "add-remove", d3p's and that of `approximate_sigma_remove_relation`, Poisson batches only.
@@ -209,7 +209,7 @@ class DPSVI(SVI):  # type: ignore[misc]
         num_iter: float | None = None,
         adjacency: str = "replace-one",
     ) -> float:
-        """Give the δ at an ε; see ``get_epsilon``. Privacy: public."""
+        """Return the δ at an ε; see ``get_epsilon``. Privacy: public."""
         return accounting.delta(*self._recipe(q, num_epochs, num_iter), float(target_epsilon), *relation_of(adjacency))
 
     def _recipe(self, q: float, num_epochs: float | None, num_iter: float | None) -> tuple[float, float, int]:
@@ -229,7 +229,7 @@ class DPSVI(SVI):  # type: ignore[misc]
     def _each(
         self, svi_state: DPSVIState, key: Any, rows: list[Array], constants: list[Array], form: Form
     ) -> tuple[Array, PyTree]:
-        """Give each record's loss and its gradient, computed from that record alone."""
+        """Return each record's loss and its gradient, computed from that record alone."""
 
         def loss(params: PyTree, key: Key, row: list[Array]) -> Array:
             args, kwargs = form.arguments([number[None] for number in row], constants)
@@ -309,7 +309,7 @@ def _above_zero(name: str, value: Any) -> float:
 
 
 def get_observations_scale(model: Model, model_args: Any, model_kwargs: Any, params: Any) -> float:
-    """Give the factor by which the plate scales observations, one for all. Privacy: public, on public arguments."""
+    """Return the factor by which the plate scales observations, one for all. Privacy: public, on public arguments."""
     seeded = handlers.substitute(handlers.seed(model, jax.random.key(0)), data=params)
     sites = handlers.trace(seeded).get_trace(*model_args, **model_kwargs).values()
     observed = [site for site in sites if site["type"] == "sample" and site["is_observed"]]
@@ -323,7 +323,7 @@ def get_observations_scale(model: Model, model_args: Any, model_kwargs: Any, par
 
 
 def full_norm(vector_parts: PyTree, ord: Any = 2) -> Array:
-    """Give the norm of all leaves as one vector. Privacy: as private as its argument."""
+    """Return the norm of all leaves as one vector. Privacy: as private as its argument."""
     parts = [jnp.ravel(part) for part in jax.tree.leaves(vector_parts)]
     return jnp.linalg.norm(jnp.concatenate(parts), ord=ord) if parts else jnp.float32(0)
 

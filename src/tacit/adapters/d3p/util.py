@@ -17,12 +17,12 @@ __all__ = [
 
 
 def example_count(a: Any) -> int:
-    """Give the number of records in an array, 1 for a number. Privacy: as private as its argument."""
+    """Return the number of records in an array, 1 for a number. Privacy: as private as its argument."""
     return int(np.shape(a)[0]) if np.ndim(a) else 1
 
 
 def unvectorize_shape(a: Any, d: int) -> tuple[int, ...]:
-    """Give the shape of an array, with ones in front up to ``d`` axes. Privacy: as private as its argument."""
+    """Return the shape of an array, with ones in front up to ``d`` axes. Privacy: as private as its argument."""
     return (1,) * (d - np.ndim(a)) + np.shape(a)
 
 

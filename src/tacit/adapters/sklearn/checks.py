@@ -12,7 +12,7 @@ LEVEL = 0.9
 
 
 def _bounds(bounds: Any, name: str, columns: int) -> tuple[Any, Any]:
-    """Give declared bounds as two vectors, one entry for each column."""
+    """Return declared bounds as two vectors, one entry for each column."""
     if bounds is None:
         raise ValueError(
             f"{name} is not declared. Bounds taken from the data would reveal it; write {name}=(low, high), numbers or "
@@ -37,7 +37,7 @@ def _central(draws: Any, level: float, axis: int) -> Any:
 
 
 def _facts(values: Any) -> tuple[tuple[int, ...] | None, str]:
-    """Give the shape and the kind of what can be an array, and no shape of what cannot."""
+    """Return the shape and the kind of what can be an array, and no shape of what cannot."""
     array = _quietly(lambda: np.asarray(values))
     return (None, "O") if array is None else (array.shape, array.dtype.kind)
 

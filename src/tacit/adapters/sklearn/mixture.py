@@ -84,7 +84,7 @@ class PrivateMixture(DensityMixin, _Private):  # type: ignore[misc]
         return np.stack([np.atleast_1d(one) for one in each], 1)
 
     def predict_proba(self, X: Any) -> Any:
-        """Give the chances of the components for each record.
+        """Return the chances of the components for each record.
 
         Privacy: post-processing; as private as the records given.
         """
@@ -92,21 +92,21 @@ class PrivateMixture(DensityMixin, _Private):  # type: ignore[misc]
         return np.exp(joint - logsumexp(joint, 1, keepdims=True))
 
     def predict(self, X: Any) -> Any:
-        """Give each record's likeliest component.
+        """Return each record's likeliest component.
 
         Privacy: post-processing; as private as the records given.
         """
         return self._joint(X).argmax(1)
 
     def score_samples(self, X: Any) -> Any:
-        """Give the log density of each record.
+        """Return the log density of each record.
 
         Privacy: post-processing; as private as the records given.
         """
         return logsumexp(self._joint(X), 1)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Give the mean log density: larger is better.
+        """Return the mean log density: larger is better.
 
         Privacy: never publish it for the records of the fit, nor choose settings by it on them.
         """

@@ -37,7 +37,7 @@ class _Regression(_Private):
         self._offsets = w[:, 0] - self._slopes @ middle
 
     def _predictor(self, X: Any) -> Any:
-        """Give the linear predictor: records times draws."""
+        """Return the linear predictor: records times draws."""
         check_is_fitted(self)
         X = self._numbers(X, reset=False)
         low, high = _bounds(self.bounds, "bounds", X.shape[1])
@@ -133,7 +133,7 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
         return self
 
     def predict_proba(self, X: Any) -> Any:
-        """Give the chances of both classes, averaged over the posterior.
+        """Return the chances of both classes, averaged over the posterior.
 
         Privacy: post-processing.
         """
@@ -141,7 +141,7 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
         return np.column_stack([1 - positive, positive])
 
     def predict(self, X: Any) -> Any:
-        """Give the likelier class.
+        """Return the likelier class.
 
         Privacy: post-processing.
         """
@@ -149,7 +149,7 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
         return self.classes_[chances.argmax(1)]
 
     def predict_interval(self, X: Any, level: float = LEVEL) -> Any:
-        """Give central intervals of the chance of the second class: records times low and high.
+        """Return central intervals of the chance of the second class: records times low and high.
 
         Privacy: post-processing.
         """
@@ -225,14 +225,14 @@ class PrivateLinearRegression(RegressorMixin, _Regression):  # type: ignore[misc
         return self
 
     def predict(self, X: Any) -> Any:
-        """Give the expected outcome.
+        """Return the expected outcome.
 
         Privacy: post-processing.
         """
         return self._predictor(X).mean(1)
 
     def predict_interval(self, X: Any, level: float = LEVEL) -> Any:
-        """Give central intervals that new outcomes fall into, their noise included: records times low and high.
+        """Return central intervals that new outcomes fall into, their noise included: records times low and high.
 
         Privacy: post-processing.
         """

@@ -91,7 +91,7 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """Give the topics' shares in each document.
+        """Return the topics' shares in each document.
 
         Privacy: the answer is as private as the documents given.
         """
@@ -106,14 +106,14 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
         return self.fit(X).transform(X)
 
     def perplexity(self, X: Any) -> float:
-        """Give an upper bound on the perplexity of public documents.
+        """Return an upper bound on the perplexity of public documents.
 
         Privacy: public. Never publish it for the documents of the fit.
         """
         return perplexity(self._known(), self._whole(X), alpha=self.doc_topic_prior)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Give minus the logarithm of ``perplexity``: larger is better.
+        """Return minus the logarithm of ``perplexity``: larger is better.
 
         Privacy: public. Never publish it for the documents of the fit, nor choose settings by it on them.
         """
@@ -146,7 +146,7 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
         return X
 
     def _whole(self, X: Any) -> dict[str, np.ndarray]:
-        """Give documents as records of which nothing is thinned: what is not released needs no bound."""
+        """Return documents as records of which nothing is thinned: what is not released needs no bound."""
         X = self._counts(X, reset=False)
         longest = int(np.asarray((X != 0).sum(1)).max(initial=8))
         # Rounded up, so that few widths are ever compiled.

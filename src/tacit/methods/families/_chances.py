@@ -23,7 +23,7 @@ from tacit.types import Array, Key, Need, PyTree, Record
 
 
 def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
-    """Give a Bernoulli chance to each column of a record ``{"x": 0 or 1, one or a vector}``, with a Beta prior.
+    """Return a Bernoulli chance to each column of a record ``{"x": 0 or 1, one or a vector}``, with a Beta prior.
 
     Privacy: public.
     """
@@ -80,7 +80,7 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
 
 
 def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
-    """Give chances to the categories of a record ``{"x": whole number(s) from 0}``, with a Dirichlet prior.
+    """Return chances to the categories of a record ``{"x": whole number(s) from 0}``, with a Dirichlet prior.
 
     With a vector ``x`` a record counts as so many draws from the same chances; -1 fills up shorter ones. A record with
     any other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.

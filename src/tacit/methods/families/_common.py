@@ -22,7 +22,7 @@ def log_dirichlet(concentration: Array) -> Array:
 
 
 def nearest_counts(noisy: Array) -> Array:
-    """Give the nearest counts along the last axis that are not negative and have the same total."""
+    """Return the nearest counts along the last axis that are not negative and have the same total."""
     total = jnp.maximum(jnp.sum(noisy, -1, keepdims=True), 0)
     falling = -jnp.sort(-noisy, -1)
     excess = (jnp.cumsum(falling, -1) - total) / jnp.arange(1, noisy.shape[-1] + 1)
@@ -43,7 +43,7 @@ def raised(matrix: Array, noise_std: Array) -> Array:
 
 
 def pack(matrix: Array) -> Array:
-    """Give a symmetric matrix's upper triangle, what is off the diagonal times sqrt(2): the norm is the same."""
+    """Return a symmetric matrix's upper triangle, what is off the diagonal times sqrt(2): the norm is the same."""
     lines, columns = np.triu_indices(matrix.shape[-1])
     return matrix[..., lines, columns] * np.where(lines == columns, 1, math.sqrt(2)).astype(np.float32)
 

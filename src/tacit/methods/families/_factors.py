@@ -71,7 +71,7 @@ def factors(number: int, *, bound: float, spread: float | None = None) -> Family
             return {"loadings": weights[:, :number], "offset": weights[:, number], "noise": deviation}
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            """Give each record's expected factors, and what they say of its columns."""
+            """Return each record's expected factors, and what they say of its columns."""
             scaled = draw["loadings"] / draw["noise"][:, None] ** 2
             precision = jnp.eye(number) + scaled.T @ draw["loadings"]
             z = jnp.linalg.solve(precision, ((jnp.asarray(inputs["x"]) - draw["offset"]) @ scaled).T).T

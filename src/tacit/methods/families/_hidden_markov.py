@@ -46,7 +46,7 @@ def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> F
             }
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            """Give each sequence's log likelihood, and the chances of the states at each place."""
+            """Return each sequence's log likelihood, and the chances of the states at each place."""
             first, move, emit = (jnp.log(draw[name] + 1e-30) for name in ("first", "move", "emit"))
 
             def one(x: Array) -> tuple[Array, Array]:
@@ -71,7 +71,7 @@ def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> F
 
 
 def _forward(first: Array, move: Array, emit: Array, x: Array, tilt: Array | None = None) -> Array:
-    """Give the log of the sum over all paths; what is -1 takes no step. ``tilt`` is added to each place's logs."""
+    """Return the log of the sum over all paths; what is -1 takes no step. ``tilt`` is added to each place's logs."""
     x = x.astype(jnp.int32)
     there = x >= 0
     logs = jnp.where(there[:, None], emit.T[jnp.maximum(x, 0)] + (0 if tilt is None else tilt), 0)

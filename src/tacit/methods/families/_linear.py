@@ -103,12 +103,12 @@ def regression(precision: Array, cross: Array, square: Array, count: Array, rate
 
 
 def explained(solved: Solved, more: Array) -> Array:
-    """Give what the weights explain of each output's square, and a little more, in float32 too."""
+    """Return what the weights explain of each output's square, and a little more, in float32 too."""
     return jnp.sum(solved.mean * (solved.mean @ solved.precision), 1) * (1 + 1e-5) + more
 
 
 def log_normal_gamma(solved: Solved, count: Array) -> Array:
-    """Give the log normaliser."""
+    """Return the log normaliser."""
     determinant = jnp.linalg.slogdet(solved.precision)[1]
     each = gammaln(solved.shape) - solved.shape * jnp.log(solved.rate)
     return jnp.sum(each - determinant / 2 - count / 2 * LOG_2PI)

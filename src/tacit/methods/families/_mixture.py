@@ -60,7 +60,7 @@ def mixture(components: int, *, bound: float, spread: float | None = None, conce
             return logsumexp(expected["count"] + expected["sum"] @ x + expected["square"] @ pack(jnp.outer(x, x)))
 
         def posterior(statistics: PyTree) -> tuple[Array, Array, Array, Array]:
-            """Give mean, its pseudo-count, scatter and degrees of freedom of each component."""
+            """Return mean, its pseudo-count, scatter and degrees of freedom of each component."""
             kappa = few + statistics["count"]
             mean = statistics["sum"] / kappa[:, None]
             scatter = unpack(statistics["square"], size) - kappa[:, None, None] * mean[:, :, None] * mean[:, None, :]
@@ -100,7 +100,7 @@ def mixture(components: int, *, bound: float, spread: float | None = None, conce
             }
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            """Give each record's log density and the chances of its components."""
+            """Return each record's log density and the chances of its components."""
             normal = dist.MultivariateNormal(draw["mean"], draw["covariance"], validate_args=False)
             joint = jnp.log(draw["weight"]) + normal.log_prob(jnp.asarray(inputs["x"])[:, None])
             return {"log_density": logsumexp(joint, -1), "component": jax.nn.softmax(joint)}

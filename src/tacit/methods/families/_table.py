@@ -55,7 +55,7 @@ def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentr
     kept = ["count", *(["level"] if levels else []), *(["sum", "square"] if numbers else [])]
 
     def whole(statistics: PyTree) -> PyTree:
-        """Give all blocks, also those that a table without numbers or without categories has not."""
+        """Return all blocks, also those that a table without numbers or without categories has not."""
         return {**{name: jnp.zeros((components, 0)) for name in bounds}, **statistics}
 
     def parts(flat: Array) -> list[Array]:
@@ -63,7 +63,7 @@ def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentr
         return jnp.split(flat, cuts, axis=-1) if levels else []
 
     def seen(record: Record) -> tuple[Array, Array]:
-        """Give a record's numbers in half ranges, and a 1 at each of its levels."""
+        """Return a record's numbers in half ranges, and a 1 at each of its levels."""
         x = (jnp.array([record[name] for name in numbers], jnp.float32) - middle) / half
         ones = [jax.nn.one_hot(record[name], len(these)) for name, these in levels.items()]
         return jnp.clip(x, -1, 1), jnp.concatenate([jnp.zeros(0), *ones])
@@ -74,7 +74,7 @@ def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentr
         return logsumexp(expected["count"] + sum(expected[name] @ values[name] for name in kept[1:]))
 
     def posterior(statistics: PyTree) -> tuple[Array, Array, Array, Array]:
-        """Give each number's mean, its pseudo-count, and shape and rate of its precision, component by component."""
+        """Return each number's mean, its pseudo-count, and shape and rate of its precision, component by component."""
         statistics = whole(statistics)
         kappa = few + statistics["count"][:, None]
         mean = statistics["sum"] / kappa
@@ -157,14 +157,14 @@ def _made_up(schema: Schema, draw: dict[str, Array], number: int, key: Key) -> d
     component = jax.random.categorical(key, jnp.log(draw["weight"]), shape=(number,))
     made = {}
     for place, (name, column) in enumerate(schema.columns.items()):
-        own = jax.random.fold_in(key, place)
+        column_key = jax.random.fold_in(key, place)
         if column.levels is not None:
-            codes = jax.random.categorical(own, jnp.log(draw[f"{name}.chance"][component]))
+            codes = jax.random.categorical(column_key, jnp.log(draw[f"{name}.chance"][component]))
             made[name] = levels_of(column.levels, np.asarray(codes))
             continue
         mean, std = (draw[f"{name}.{part}"][component] for part in ("mean", "std"))
         ends = float(column.low or 0), float(column.high or 0)
         least, most = ((end - mean) / std for end in ends)
-        values = np.asarray(mean + std * cut_normal(own, least, most), np.float64).clip(*ends)
+        values = np.asarray(mean + std * cut_normal(column_key, least, most), np.float64).clip(*ends)
         made[name] = np.rint(values).astype(np.int64) if column.kind == "integer" else values
     return made

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from tacit.adapters.d3p.keys import chacha_key
+from tacit.engine import random as chacha
 from tacit.types import Array, Key
-from tacit.wall import random as chacha
 
 __all__ = [
     "PRNGKey",
@@ -47,7 +47,7 @@ def PRNGKey(seed: Any = None) -> Key:
 
 
 def _chacha20(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function of jax.random that takes the keys of this module.
+    """Return a function of jax.random that takes the keys of this module.
 
     Privacy: ``normal`` and ``uniform`` are for scripts. Neither noise nor subsets come from them, for float noise can
     be told apart from other float noise, and ``uniform() <= q`` does not have the rate q.
@@ -62,12 +62,12 @@ split, fold_in, uniform, normal, randint = (
 
 
 def random_bits(key: Any, bit_width: int, shape: tuple[int, ...]) -> Array:
-    """Give random words of 8, 16, 32 or 64 bits. Privacy: as secret as the key."""
+    """Return random words of 8, 16, 32 or 64 bits. Privacy: as secret as the key."""
     return jax.random.bits(chacha_key(key), shape, f"uint{bit_width}")
 
 
 def convert_to_jax_rng_key(rng_key: Any) -> Array:
-    """Give a key for jax.random. Privacy: for public randomness; it does not show the key it came from."""
+    """Return a key for jax.random. Privacy: for public randomness; it does not show the key it came from."""
     return random_bits(rng_key, 32, (2,))
 
 

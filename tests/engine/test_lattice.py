@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.wall import alias, lattice, random
-from tests.wall.test_alias import law
+from tacit.engine import alias, lattice, random
+from tests.engine.test_alias import law
 
 ONE = 1 << alias.BITS
 HALF, SPREAD, STRIDE = lattice.HALF, lattice.SPREAD, lattice.STRIDE
@@ -25,7 +25,7 @@ THETA_SHARE = mpmath.mpf(2) ** -112
 
 @functools.cache
 def laws() -> tuple[list[int], list[int]]:
-    """Give the exact laws of X1 and X2 in units of 2**-128, read back from the packed tables."""
+    """Return the exact laws of X1 and X2 in units of 2**-128, read back from the packed tables."""
     coarse, fine = map(law, lattice.tables())
     assert sum(coarse) == sum(fine) == ONE
     return coarse, fine

@@ -15,8 +15,8 @@ from dataclasses import replace
 from decimal import Decimal, localcontext
 from typing import NamedTuple
 
+from tacit.engine import Runner, random
 from tacit.types import State
-from tacit.wall import Door, random
 
 BITS = 128
 """Thresholds for the number of runs are rounded to so many bits, which moves its law by less than 2**-115."""
@@ -30,7 +30,7 @@ class Best(NamedTuple):
 
 
 def best_of(
-    doors: Sequence[Door],
+    runners: Sequence[Runner],
     starts: Sequence[State],
     score: Callable[[State], float],
     *,
@@ -51,9 +51,9 @@ def best_of(
     seed
         Fixes the number of runs, the candidates and the noise of a simulation.
     """
-    first = doors[0]
-    look, ledgers = replace(first._look, tag=secrets.token_hex(32)), first._ledgers
-    if any(door._look != first._look or door._ledgers != ledgers for door in doors) or look.kind != "select":
+    first = runners[0]
+    charge, ledgers = replace(first._charge, tag=secrets.token_hex(32)), first._ledgers
+    if any(runner._charge != first._charge or runner._ledgers != ledgers for runner in runners) or charge.kind != "select":
         raise ValueError(
             "The candidates of a selection must have one recipe, ledger and run. This is a mistake of tacit."
         )
@@ -62,20 +62,20 @@ def best_of(
             "A selection makes a secret number of runs, on which several processes cannot agree without telling it. "
             "Run it in one process."
         )
-    if look.simulation != (seed is not None):
+    if charge.simulation != (seed is not None):
         raise ValueError(
             "A selection with a fixed seed is a simulation, and one without is none. This is a mistake of tacit."
         )
     for ledger in ledgers:
-        ledger.charge(look)
-    assert look.mechanism.repeats is not None
+        ledger.charge(charge)
+    assert charge.mechanism.repeats is not None
     chance = secrets.SystemRandom() if seed is None else simulated.Random(seed)
     best: tuple[float, Best] | None = None
-    for _ in range(draw_number(look.mechanism.repeats, chance)):
-        place = chance.randrange(len(doors))
-        door = doors[place]
-        door.rekey(random.fresh() if seed is None else random.fixed(chance.getrandbits(32)))
-        state = door._advance(starts[place], 0, look.mechanism.steps)
+    for _ in range(draw_number(charge.mechanism.repeats, chance)):
+        place = chance.randrange(len(runners))
+        runner = runners[place]
+        runner.rekey(random.fresh() if seed is None else random.fixed(chance.getrandbits(32)))
+        state = runner._advance(starts[place], 0, charge.mechanism.steps)
         value = score(state)
         if best is None or value > best[0]:
             best = value, Best(place, state)
@@ -97,7 +97,7 @@ def draw_number(repeats: float, chance: simulated.Random) -> int:
 
 
 def thresholds(repeats: float) -> list[int]:
-    """Give the Poisson distribution function in units of 2**-BITS, rounded down, up to where it is 1."""
+    """Return the Poisson distribution function in units of 2**-BITS, rounded down, up to where it is 1."""
     with localcontext() as context:
         context.prec = 80
         mean, unit = Decimal(repeats), Decimal(2) ** BITS

@@ -14,9 +14,9 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, _Step, clip, lattice, random
 from tacit.fit import fit_public
 from tacit.types import Method, Release, Rows
-from tacit.wall import Door, _Step, clip, lattice, random
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
 
@@ -218,7 +218,7 @@ def test_many_records_at_one_cell_do_not_overflow(sign: int) -> None:
     assert abs(900 * int(one)) > 2**31
 
 
-def test_the_noise_reaches_every_cell(open_door: Callable[..., Door]) -> None:
+def test_the_noise_reaches_every_cell(open_runner: Callable[..., Runner]) -> None:
     made = records(np.random.default_rng(5), 6)
     made["index"][:] = COUNT
     method = sparse()
@@ -227,7 +227,7 @@ def test_the_noise_reaches_every_cell(open_door: Callable[..., Door]) -> None:
         update=lambda state, release, key: jnp.roll(state, 1, 0).at[0].set(release.total["rows"]),
     )
     mechanism = Mechanism(0.5, 2.0, 1.0, 400)
-    released = np.asarray(open_door(method, PrivateData(made, size=6), mechanism).advance(method.init(KEY), 0, 400))
+    released = np.asarray(open_runner(method, PrivateData(made, size=6), mechanism).advance(method.init(KEY), 0, 400))
     std = released.std(0)
     # 33 cells, each the standard deviation of 400 normals of 2.0: 5 standard errors, a false alarm in 50000 runs.
     assert np.abs(std / 2.0 - 1).max() < 5 / np.sqrt(800)
@@ -236,13 +236,13 @@ def test_the_noise_reaches_every_cell(open_door: Callable[..., Door]) -> None:
 
 
 def test_sparse_or_whole_the_release_is_the_same(
-    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lattice, "noise", without_noise)
     data = PrivateData(records(np.random.default_rng(6), 30), size=30)
     start = jnp.zeros((COUNT, WIDTH))
     for mechanism in (Mechanism(1.0, 50.0, 0.5, 3), Mechanism(0.4, 50.0, 0.5, 3, weights=(2.0, 0.5, 1.0))):
-        one, other = (open_door(sparse(whole=whole), data, mechanism).advance(start, 0, 3) for whole in (False, True))
+        one, other = (open_runner(sparse(whole=whole), data, mechanism).advance(start, 0, 3) for whole in (False, True))
         # Both are rounded to the lattice, after slightly different shares of the clip: half a unit each record.
         unit = mechanism.clip / lattice.radius(0.5) / 0.5
         np.testing.assert_allclose(one, other, atol=90 * unit)

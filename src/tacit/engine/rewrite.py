@@ -24,8 +24,9 @@ from jax.extend.core import Literal
 from jax.lax import GatherScatterMode, Precision
 from jaxtyping import Array
 
+from tacit.engine import outer
 from tacit.types import Key, PyTree, Record, Rows, State
-from tacit.wall import outer, trace
+from tacit.wall import trace
 
 MOST_PLACES = 128
 """A convolution with more places in its output (for a gradient: in the kernel) is left as it is."""
@@ -36,13 +37,13 @@ Contribution = Callable[[State, Record, Key, Key | None], PyTree]
 
 
 def rewritten(contribution: Contribution) -> Contribution:
-    """Give the same contribution, computed in a cheaper way; gradients of large tables become ``Rows``.
+    """Return the same contribution, computed in a cheaper way; gradients of large tables become ``Rows``.
 
     Privacy: a way to compute contributions; bounds nothing.
     """
 
-    def cheaper(state: State, record: Record, key: Key, own: Key | None) -> PyTree:
-        arguments = state, record, key, own
+    def cheaper(state: State, record: Record, key: Key, record_key: Key | None) -> PyTree:
+        arguments = state, record, key, record_key
         structure = jax.tree.structure(jax.eval_shape(contribution, *arguments))
         traced = trace.flat(contribution, *arguments)
         jaxpr, makers = traced.jaxpr, trace.makers(traced.jaxpr)
@@ -74,36 +75,36 @@ def _records_first(left: Array, right: Array, **facts: Any) -> Array:
         return jax.lax.dot_general_p.bind(left, right, **facts)
 
     @product.def_vmap
-    def over_records(count: int, own: list[bool], left: Array, right: Array) -> tuple[Array, bool]:
+    def over_records(count: int, batched: list[bool], left: Array, right: Array) -> tuple[Array, bool]:
         sums, batches = facts["dimension_numbers"]
-        if own == [False, True] and not batches[0]:
+        if batched == [False, True] and not batches[0]:
             precision = facts["precision"]
             precision = precision[::-1] if isinstance(precision, tuple) else precision
             turned = {**facts, "dimension_numbers": (sums[::-1], batches), "precision": precision}
             found = jax.vmap(lambda right: jax.lax.dot_general_p.bind(right, left, **turned))(right)
             free = right.ndim - 1 - len(sums[1])  # axes of one record that are not summed over
             return jnp.moveaxis(found, range(1, 1 + free), range(-free, 0)), True
-        axes = [0 if mine else None for mine in own]
+        axes = [0 if mine else None for mine in batched]
         return jax.vmap(lambda *both: jax.lax.dot_general_p.bind(*both, **facts), axes)(left, right), True
 
     return product(left, right)
 
 
-def _convolutions(jaxpr: Any, own: set[Any]) -> dict[Any, Callable[[Array, Array], Array]]:
+def _convolutions(jaxpr: Any, of_records: set[Any]) -> dict[Any, Callable[[Array, Array], Array]]:
     """Find the convolutions of what comes from the record, and say how else to compute each."""
     found: dict[Any, Callable[[Array, Array], Array]] = {}
     for equation in jaxpr.eqns:
         inputs = [atom for atom in equation.invars if not isinstance(atom, Literal)]
-        if not own.intersection(inputs):
+        if not of_records.intersection(inputs):
             continue
-        own.update(equation.outvars)
+        of_records.update(equation.outvars)
         facts = equation.params
         if equation.primitive.name != "conv_general_dilated":
             continue
         if facts["feature_group_count"] * facts["batch_group_count"] > 1:
             continue
         shape, spec = equation.outvars[0].aval.shape, facts["dimension_numbers"].out_spec
-        if not own.issuperset(inputs):
+        if not of_records.issuperset(inputs):
             found[equation.outvars[0]] = functools.partial(_features_last, facts)
         elif math.prod(shape[axis] for axis in spec[2:]) <= MOST_PLACES:
             found[equation.outvars[0]] = functools.partial(_as_product, facts)
@@ -159,7 +160,7 @@ class _Table(NamedTuple):
     clamped: bool
 
     def rows(self, index: Array, values: Array) -> Rows:
-        """Give the lines, those with the same number added up in the first of them."""
+        """Return the lines, those with the same number added up in the first of them."""
         count, width = self.shape
         values = values.reshape(-1, width)
         # One number a line, or the corner where a line is written, of which the first coordinate is its number.

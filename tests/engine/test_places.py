@@ -1,6 +1,6 @@
 """A contribution has the same bits at every place of a chunk, on every processor, and the fast way is the one taken.
 
-``python -m tests.wall.test_places`` prints the models that are not alike at every place: run it with
+``python -m tests.engine.test_places`` prints the models that are not alike at every place: run it with
 ``XLA_FLAGS=--xla_cpu_max_isa=AVX2``, or in an emulator of another processor.
 """
 
@@ -22,8 +22,8 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step, rewrite
 from tacit.types import Method, Plan, Release
-from tacit.wall import _Step, rewrite
 from tacit.wall.data import PrivateData
 
 KEY = jax.random.key(0)
@@ -46,7 +46,7 @@ def weights(*shape: int) -> jax.Array:
 
 
 def recurrent(state: Any, record: Any) -> Any:
-    """Give the gradient of a recurrent network with a dense layer on both sides of its products."""
+    """Return the gradient of a recurrent network with a dense layer on both sides of its products."""
 
     def loss(state: Any) -> Any:
         def step(hidden: Any, x: Any) -> tuple[Any, None]:
@@ -59,7 +59,7 @@ def recurrent(state: Any, record: Any) -> Any:
 
 
 def attention(state: Any, record: Any) -> Any:
-    """Give the gradient of one head of attention."""
+    """Return the gradient of one head of attention."""
 
     def loss(state: Any) -> Any:
         query, key, value = (record["x"] @ state[name] for name in ("query", "key", "value"))
@@ -116,7 +116,7 @@ def test_no_place_matters_with_fewer_instructions(name: str) -> None:
     if name.lower() not in Path("/proc/cpuinfo").read_text():
         pytest.skip(f"this processor has no {name}")
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={name}"
-    command = [sys.executable, "-m", "tests.wall.test_places"]
+    command = [sys.executable, "-m", "tests.engine.test_places"]
     done = subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
@@ -178,7 +178,7 @@ def test_records_are_rows_of_the_left_factor(name: str) -> None:
     state = weights(5, 5)
     x = jnp.asarray(np.random.default_rng(1).normal(size=(RECORDS, 5)), jnp.float32)
 
-    def plain(state: Any, record: Any, key: Any, own: Any) -> Any:
+    def plain(state: Any, record: Any, key: Any, record_key: Any) -> Any:
         return function(state, record)
 
     changed = rewrite.rewritten(plain)

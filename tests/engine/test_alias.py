@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.wall import alias, random
+from tacit.engine import alias, random
 
 ONE = 1 << alias.BITS
 REST = 1 << alias.REST
@@ -115,7 +115,7 @@ def test_weights_that_are_no_law_are_refused(weights: list[int], cut: int) -> No
 
 @functools.cache
 def more_bits(seed: int, steps: int, count: int) -> tuple[jax.Array, np.ndarray]:
-    """Give keys, and the 96 bits that ``draw`` would take from them at every place."""
+    """Return keys, and the 96 bits that ``draw`` would take from them at every place."""
     keys = jax.random.split(random.fixed(seed), steps)
 
     def at(key: jax.Array, i: jax.Array) -> jax.Array:

@@ -14,9 +14,9 @@ import jax_privacy.clipping
 import numpy as np
 import pytest
 
-from tacit.reference import clip as reference_clip
-from tacit.wall import QUICK_OPTIONS, _known, clip, lattice
-from tacit.wall.outer import Factors
+from tacit.engine import QUICK_OPTIONS, _known, clip, lattice
+from tacit.engine.outer import Factors
+from tacit.wall import clip as reference_clip
 
 DIMENSIONS = [1, 2, 7, 100, 1000, 5000]
 RADIUS = 65_537
@@ -274,7 +274,7 @@ def a_factoring(radius: int, expected: float | None = 40.0) -> clip.Factoring:
 
 
 def exact_squares(scaled: clip.Scaled, fine: int) -> list[Fraction]:
-    """Give each record's exact squared norm, in lattice units, from the numbers that are summed and multiplied."""
+    """Return each record's exact squared norm, in lattice units, from the numbers that are summed and multiplied."""
     squares = [Fraction(total) for total in squared_norms(scaled.plain)]
     for left, right in scaled.factors:
         for i, (one, other) in enumerate(zip(np.asarray(left), np.asarray(right), strict=True)):

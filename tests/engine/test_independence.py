@@ -1,6 +1,6 @@
 """Records kept apart: what mixes them is found on the batched program, whatever it is made of; what does not is proved.
 
-python -m tests.wall.test_independence 100000      the study: random programs, half of them leaky
+python -m tests.engine.test_independence 100000      the study: random programs, half of them leaky
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step, random, rewrite
+from tacit.engine.independence import Along, apart
 from tacit.types import Method, Plan
-from tacit.wall import _Step, random, rewrite
 from tacit.wall.data import PrivateData
-from tacit.wall.independence import Along, apart
+from tests.engine.test_places import models
 from tests.test_every_method import TABLE
-from tests.wall.test_places import models
 
 KEY = jax.random.key(0)
 RECORDS, WIDTH = 12, 6
@@ -45,7 +45,7 @@ def leaking(rule: Callable[[jax.Array], jax.Array]) -> Function:
         return x
 
     @leak.def_vmap
-    def batched(count: int, own: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+    def batched(count: int, record_key: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
         return rule(x), True
 
     return leak
@@ -183,12 +183,12 @@ def of_method(method: Any, records: dict[str, np.ndarray]) -> bool:
     contribution = rewrite.rewritten(built.contribution)
     state = jax.eval_shape(built.init, KEY)
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((RECORDS, *leaf.shape), leaf.dtype), data.placeholder)
-    own = jax.eval_shape(lambda: jax.random.split(random.fixed(0), RECORDS))
+    record_key = jax.eval_shape(lambda: jax.random.split(random.fixed(0), RECORDS))
     closed = jax.make_jaxpr(
-        lambda state, rows, own: jax.tree.leaves(
-            jax.vmap(lambda row, mine: contribution(state, row, KEY, mine))(rows, own)
+        lambda state, rows, record_key: jax.tree.leaves(
+            jax.vmap(lambda row, mine: contribution(state, row, KEY, mine))(rows, record_key)
         )
-    )(state, rows, own)
+    )(state, rows, record_key)
     public, private = len(jax.tree.leaves(state)), len(jax.tree.leaves(rows))
     return apart(closed, [*[None] * public, *[Along(0)] * (private + 1)], RECORDS)
 
@@ -244,10 +244,10 @@ def test_an_rbg_key_becomes_one_whose_draws_do_not_see_the_batch() -> None:
     assert jnp.array_equal(jax.random.key_data(changed), jax.random.key_data(random.normalised(key)))
     assert random.normalised(KEY) is KEY
     # And one that a model makes itself, of a record:
-    own = functools.partial(jax.random.key, impl="rbg")
+    record_key = functools.partial(jax.random.key, impl="rbg")
 
     def drawing(x: jax.Array) -> jax.Array:
-        return jax.random.normal(own(jnp.abs(x[0] * 100).astype(jnp.int32)), (2,))
+        return jax.random.normal(record_key(jnp.abs(x[0] * 100).astype(jnp.int32)), (2,))
 
     assert not proved(drawing)  # whatever the dynamic check sees
     step, _ = step_of(drawing)
@@ -364,7 +364,7 @@ def _hidden(leak: Function, how: int) -> Function:
 
 @pytest.mark.parametrize("block", range(6))
 def test_random_programs(block: int) -> None:
-    """300 with every commit in all; ``python -m tests.wall.test_independence 100000`` is the study."""
+    """300 with every commit in all; ``python -m tests.engine.test_independence 100000`` is the study."""
     for seed in range(50 * block, 50 * (block + 1)):
         run, leaky = program(seed)
         assert proved(run) != leaky, seed

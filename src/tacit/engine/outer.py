@@ -121,10 +121,10 @@ def find(function: Callable[..., PyTree], *arguments: PyTree, thin: bool = False
     """
     outers: list[Outer | None] = []
 
-    def look(*arguments: PyTree) -> None:
+    def charge(*arguments: PyTree) -> None:
         outers.extend(split(function, *arguments, thin=thin).outers)
 
-    jax.eval_shape(look, *arguments)
+    jax.eval_shape(charge, *arguments)
     return outers
 
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tacit import wall
+from tacit import engine
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, _Step, alias, random
 from tacit.ledger import Ledger
 from tacit.types import Method
-from tacit.wall import Door, _Step, alias, random
 from tacit.wall.data import PrivateData
 
 LONG = 5000
@@ -25,12 +25,12 @@ def long() -> Method:
     """Contribute a long vector made of the record and its own key, and add up what is released."""
     return Method(
         init=lambda key: jnp.zeros(LONG),
-        contribute=lambda state, record, key, own: jnp.sin(
-            record[0] * jnp.arange(LONG) + jax.random.uniform(own) + 1e-3 * state
+        contribute=lambda state, record, key, record_key: jnp.sin(
+            record[0] * jnp.arange(LONG) + jax.random.uniform(record_key) + 1e-3 * state
         ),
         update=lambda state, release, key: 0.9 * state + release.total,
         draw=lambda state, key: {"total": state},
-        own=True,
+        per_record_key=True,
     )
 
 
@@ -38,10 +38,10 @@ def data() -> PrivateData:
     return PrivateData(np.random.default_rng(1).normal(size=(12, 1)).astype(np.float32), size=12)
 
 
-def everything(door: Door, cuts: list[int]) -> np.ndarray:
+def everything(runner: Runner, cuts: list[int]) -> np.ndarray:
     state = jnp.zeros(LONG)
     for first, stop in itertools.pairwise(cuts):
-        state = door.advance(state, first, stop)
+        state = runner.advance(state, first, stop)
     return np.asarray(state)
 
 
@@ -58,35 +58,35 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_cutting_a_run_into_segments_changes_no_bit(
-    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, alone: bool
+    open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     monkeypatch.setattr(wall, "BY_JAX", 2 * LONG if alone else 1 << 20)
     monkeypatch.setattr(wall, "HANDED_OVER", 4)
     ledger = Ledger()
-    door = open_door(long(), data(), MECHANISM, 3, ledgers=[ledger])
-    assert door._step.alone == alone
-    whole = everything(door, [0, 6])
+    runner = open_runner(long(), data(), MECHANISM, 3, ledgers=[ledger])
+    assert runner._step.alone == alone
+    whole = everything(runner, [0, 6])
     assert np.isfinite(whole).all()
-    assert np.array_equal(everything(door, [0, 1, 4, 6]), whole)
-    assert np.array_equal(everything(door, [0, 6]), whole), "nor does going back"
-    assert sum(look.stop - look.first for look in ledger.looks) == 6, "replays are free"
+    assert np.array_equal(everything(runner, [0, 1, 4, 6]), whole)
+    assert np.array_equal(everything(runner, [0, 6]), whole), "nor does going back"
+    assert sum(charge.stop - charge.first for charge in ledger.charges) == 6, "replays are free"
     # What was drawn under one secret is not handed over under another.
-    door.rekey(random.fixed(4))
-    assert np.array_equal(everything(door, [5, 6]), everything(open_door(long(), data(), MECHANISM, 4), [5, 6]))
+    runner.rekey(random.fixed(4))
+    assert np.array_equal(everything(runner, [5, 6]), everything(open_runner(long(), data(), MECHANISM, 4), [5, 6]))
 
 
 @pytest.mark.usefixtures("quick_compiler")
 @pytest.mark.parametrize("given", [1, 2, 4])
 def test_however_many_steps_words_are_given_for_the_bits_are_the_same(
-    alone: None, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, given: int
+    alone: None, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, given: int
 ) -> None:
     """Their memory is used again: were it written over while it is read, steps would change."""
-    whole = everything(open_door(long(), data(), MECHANISM, 3), [0, 6])
-    monkeypatch.setattr(wall, "GIVEN_AT_ONCE", given * open_door(long(), data(), MECHANISM, 3)._step.words)
-    door = open_door(long(), data(), MECHANISM, 3)
-    assert door._step.together == given
+    whole = everything(open_runner(long(), data(), MECHANISM, 3), [0, 6])
+    monkeypatch.setattr(wall, "GIVEN_AT_ONCE", given * open_runner(long(), data(), MECHANISM, 3)._step.words)
+    runner = open_runner(long(), data(), MECHANISM, 3)
+    assert runner._step.together == given
     for cuts in ([0, 6], [0, 1, 4, 6]):
-        assert np.array_equal(everything(door, cuts), whole)
+        assert np.array_equal(everything(runner, cuts), whole)
 
 
 def test_given_the_words_of_the_step_noise_and_subsets_are_those_it_draws(alone: None) -> None:
@@ -103,15 +103,15 @@ def test_given_the_words_of_the_step_noise_and_subsets_are_those_it_draws(alone:
 
 @pytest.mark.usefixtures("quick_compiler")
 def test_the_ledger_is_charged_before_words_are_drawn(
-    alone: None, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    alone: None, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger()
-    door = open_door(long(), data(), MECHANISM, 3, ledgers=[ledger])
+    runner = open_runner(long(), data(), MECHANISM, 3, ledgers=[ledger])
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(random, "words", stop)
     with pytest.raises(KeyboardInterrupt):
-        door.advance(jnp.zeros(LONG), 0, 2)
-    assert [(look.first, look.stop) for look in ledger.looks] == [(0, 2)]
+        runner.advance(jnp.zeros(LONG), 0, 2)
+    assert [(charge.first, charge.stop) for charge in ledger.charges] == [(0, 2)]

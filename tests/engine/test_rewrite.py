@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step, rewrite
 from tacit.types import Method, is_rows
-from tacit.wall import _Step, rewrite, trace
+from tacit.wall import trace
 from tacit.wall.data import PrivateData
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
@@ -22,8 +23,8 @@ KEY = jax.random.key(0)
 
 
 def both(contribution: Callable[..., Any], weights: Any, record: Any) -> tuple[list[Any], list[Any]]:
-    """Give the leaves of a contribution as it is and as rewritten, compiled."""
-    given = lambda state, record, key, own: contribution(state, record)  # noqa: E731
+    """Return the leaves of a contribution as it is and as rewritten, compiled."""
+    given = lambda state, record, key, record_key: contribution(state, record)  # noqa: E731
     plain = jax.jit(given)(weights, record, KEY, None)
     cheaper = jax.jit(rewrite.rewritten(given))(weights, record, KEY, None)
     return jax.tree.leaves(plain), jax.tree.leaves(cheaper, is_leaf=is_rows)
@@ -59,7 +60,7 @@ def test_the_gradient_of_a_convolution_is_a_matrix_product(kind: str) -> None:
     for one, other in zip(*both(gradient, weights, record), strict=True):
         assert one.shape == other.shape
         close(one, other)
-    cheaper = rewrite.rewritten(lambda state, record, key, own: gradient(state, record))
+    cheaper = rewrite.rewritten(lambda state, record, key, record_key: gradient(state, record))
     equations = trace.flat(cheaper, weights, record, KEY, None).eqns
     # The convolution with the weights stays, with its features last; that of two arrays of the record's own is gone.
     (left,) = [equation for equation in equations if equation.primitive.name == "conv_general_dilated"]
@@ -70,7 +71,7 @@ def test_the_gradient_of_a_convolution_is_a_matrix_product(kind: str) -> None:
 def test_what_has_the_state_on_a_side_stays_a_convolution() -> None:
     weights, gradient = convolutional(2)
     turned = jax.grad(lambda x, w: jnp.sum(jnp.sin(gradient(w, x).weight)))
-    cheaper = rewrite.rewritten(lambda state, record, key, own: state + 0 * turned(state, weights).sum())
+    cheaper = rewrite.rewritten(lambda state, record, key, record_key: state + 0 * turned(state, weights).sum())
     names = [equation.primitive.name for equation in trace.flat(cheaper, jnp.ones((3, 8, 8)), 1.0, KEY, None).eqns]
     assert "conv_general_dilated" in names
     assert "dot_general" not in names
@@ -222,7 +223,7 @@ def test_every_kind_of_leaf_in_one_step(clip: float, monkeypatch: pytest.MonkeyP
     assert (64, 128) in cheap.factoring.pairs
     found = cheap._release(sums(cheap, given)).total
     monkeypatch.setattr(rewrite, "rewritten", lambda contribution: contribution)
-    monkeypatch.setattr("tacit.wall.outer.find", lambda *arguments, thin: [None] * 7)
+    monkeypatch.setattr("tacit.engine.outer.find", lambda *arguments, thin: [None] * 7)
     whole = step()
     assert not whole.sparse
     assert whole.factoring is None

@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, _Step, lattice, random
 from tacit.types import Method
-from tacit.wall import Door, _Step, lattice, random
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
 
@@ -27,10 +27,12 @@ def drawn(width: int = WIDTH) -> Method:
     """Contribute the record plus a draw from its own key, and write down every release."""
     return Method(
         init=lambda key: (jnp.int32(0), jnp.zeros((STEPS, width))),
-        contribute=lambda state, record, key, own: record + jax.random.uniform(own, (width,), minval=-1.0),
+        contribute=lambda state, record, key, record_key: (
+            record + jax.random.uniform(record_key, (width,), minval=-1.0)
+        ),
         update=lambda state, release, key: (state[0] + 1, state[1].at[state[0]].set(release.total)),
         draw=lambda state, key: {},
-        own=True,
+        per_record_key=True,
     )
 
 
@@ -40,10 +42,10 @@ def step_of(method: Method, count: int = COUNT, mechanism: Mechanism = MECHANISM
 
 
 def slots(step: _Step, secret: int, t: int) -> Any:
-    """Give the own keys of the first chunk of a step, as ``_sum`` makes them."""
-    own = step.own_keys(random.fixed(secret), jnp.asarray([t]))
-    assert own is not None
-    return random.fold_in(own[0], jnp.arange(step.chunk))
+    """Return the own keys of the first chunk of a step, as ``_sum`` makes them."""
+    record_key = step.record_keys(random.fixed(secret), jnp.asarray([t]))
+    assert record_key is not None
+    return random.fold_in(record_key[0], jnp.arange(step.chunk))
 
 
 def words(keys: Any) -> list[bytes]:
@@ -66,29 +68,29 @@ def test_no_two_keys_of_a_run_are_the_same() -> None:
     # Steps, slots, the two keys of each step behind noise, subset and ties, and the secret itself.
     step = step_of(drawn())
     secret = random.fixed(1)
-    own = [key for t in range(5) for key in words(slots(step, 1, t))]
-    parents = words(step.own_keys(secret, jnp.arange(5)))
+    record_key = [key for t in range(5) for key in words(slots(step, 1, t))]
+    parents = words(step.record_keys(secret, jnp.arange(5)))
     others = words(random.fold_in(secret, jnp.arange(64))) + words(secret)
     ties = words(random.fold_in(random.fold_in(secret, jnp.int32(1)), jnp.arange(64)))
-    everything = own + parents + others + ties
+    everything = record_key + parents + others + ties
     assert len(set(everything)) == len(everything) == 5 * step.chunk + 5 + 65 + 64
 
 
 @pytest.mark.usefixtures("quick_compiler")
 def test_the_keys_follow_the_secret_and_never_the_public_key(
-    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lattice, "noise", without_noise)
     data = PrivateData(np.ones((COUNT, WIDTH), np.float32), size=COUNT)
     found = {}
     for seed, public in itertools.product((1, 2), (3, 4)):
-        door = open_door(drawn(), data, MECHANISM, seed)
+        runner = open_runner(drawn(), data, MECHANISM, seed)
         # In a simulation the stream is the secret; a real run binds it to the tag, and so to the public key.
-        door._key = jax.random.key(public)
+        runner._key = jax.random.key(public)
         state = drawn().init(KEY)
-        found[seed, public] = np.asarray(door.advance(state, 0, STEPS)[1])
-        assert np.array_equal(found[seed, public], door.advance(state, 0, STEPS)[1])  # a replay gives the same bits
-        halfway = door.advance(door.advance(state, 0, 2), 2, STEPS)
+        found[seed, public] = np.asarray(runner.advance(state, 0, STEPS)[1])
+        assert np.array_equal(found[seed, public], runner.advance(state, 0, STEPS)[1])  # a replay gives the same bits
+        halfway = runner.advance(runner.advance(state, 0, 2), 2, STEPS)
         assert np.array_equal(found[seed, public], halfway[1])
     assert np.array_equal(found[1, 3], found[1, 4])
     assert np.array_equal(found[2, 3], found[2, 4])
@@ -101,15 +103,15 @@ def test_a_record_that_keeps_its_key_keeps_its_integers() -> None:
     step = step_of(drawn())
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(step.chunk, WIDTH)).astype(np.float32)
-    own, program = slots(step, 1, 0), jax.jit(step.integers)
+    record_key, program = slots(step, 1, 0), jax.jit(step.integers)
     state = step.method.init(KEY)
-    here = np.asarray(program(state, rows, KEY, own))
+    here = np.asarray(program(state, rows, KEY, record_key))
     for gone in (0, 1, step.chunk // 2, step.chunk - 1):
         left = np.append(np.delete(np.arange(step.chunk), gone), gone)
-        assert np.array_equal(program(state, rows[left], KEY, own[left]), here[left])
+        assert np.array_equal(program(state, rows[left], KEY, record_key[left]), here[left])
     # Keys that stay with the slots instead change every record behind the one removed: they must not be public.
     moved = np.roll(np.arange(step.chunk), -1)
-    assert not np.any(np.all(np.asarray(program(state, rows[moved], KEY, own)) == here[moved], axis=1))
+    assert not np.any(np.all(np.asarray(program(state, rows[moved], KEY, record_key)) == here[moved], axis=1))
 
 
 @pytest.mark.usefixtures("quick_compiler")
@@ -131,12 +133,12 @@ def test_draws_do_not_make_slots_unlike(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(_Step, "_slots_are_alike", lambda *_: (False, False))
     slow = step_of(drawn())
     assert not slow.alike
-    own = slots(slow, 1, 0)
+    record_key = slots(slow, 1, 0)
     rows = np.zeros((slow.chunk, WIDTH), np.float32)
-    one_by_one = np.asarray(jax.jit(slow.integers)(slow.method.init(KEY), rows, KEY, own))
+    one_by_one = np.asarray(jax.jit(slow.integers)(slow.method.init(KEY), rows, KEY, record_key))
     slow.alike = True
     slow._traced.clear()
-    assert np.array_equal(one_by_one, jax.jit(slow.integers)(slow.method.init(KEY), rows, KEY, own))
+    assert np.array_equal(one_by_one, jax.jit(slow.integers)(slow.method.init(KEY), rows, KEY, record_key))
 
 
 def test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot() -> None:
@@ -145,9 +147,9 @@ def test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot() -> No
     step = _Step(method, data, MECHANISM, method.init(KEY))
     assert step.chunk == 64
     subset = np.minimum(np.arange(192, dtype=np.int32), count)[None]
-    own = random.fixed(3)
-    (total,) = jax.jit(step._sum)(method.init(KEY), data._records, subset, jnp.int32(0), KEY, own)
-    keys = random.fold_in(own, jnp.arange(count))
+    record_key = random.fixed(3)
+    (total,) = jax.jit(step._sum)(method.init(KEY), data._records, subset, jnp.int32(0), KEY, record_key)
+    keys = random.fold_in(record_key, jnp.arange(count))
     each = [
         np.asarray(
             step.integers(method.init(KEY), np.zeros((64, WIDTH), np.float32), KEY, keys[np.arange(i, i + 64) % count])
@@ -159,31 +161,31 @@ def test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot() -> No
 
 
 @pytest.mark.usefixtures("quick_compiler")
-def test_a_method_with_own_keys_goes_through_the_same_checks(open_door: Callable[..., Door]) -> None:
+def test_a_method_with_own_keys_goes_through_the_same_checks(open_runner: Callable[..., Runner]) -> None:
     data = PrivateData(np.ones((60, WIDTH), np.float32), size=60)
     held = jnp.zeros((60, WIDTH))
-    leaky = drawn()._replace(contribute=lambda state, record, key, own: record + held[0] + held.sum())
+    leaky = drawn()._replace(contribute=lambda state, record, key, record_key: record + held[0] + held.sum())
     with pytest.raises(ValueError, match="as many rows"):
-        open_door(leaky, data, MECHANISM)
+        open_runner(leaky, data, MECHANISM)
 
-    def prints(state: Any, record: Any, key: Any, own: Any) -> Any:
+    def prints(state: Any, record: Any, key: Any, record_key: Any) -> Any:
         jax.debug.print("{}", record)
         return record
 
     with pytest.raises(ValueError, match="contribute calls out"):
-        open_door(drawn()._replace(contribute=prints), data, MECHANISM)
+        open_runner(drawn()._replace(contribute=prints), data, MECHANISM)
 
 
 @pytest.mark.usefixtures("quick_compiler")
 def test_without_own_keys_nothing_is_drawn_for_them() -> None:
-    plain = drawn()._replace(contribute=lambda state, record, key: record, own=False)
-    assert step_of(plain).own_keys(random.fixed(1), jnp.arange(3)) is None
-    assert Method(*[None] * 4).own is False  # type: ignore[arg-type]
+    plain = drawn()._replace(contribute=lambda state, record, key: record, per_record_key=False)
+    assert step_of(plain).record_keys(random.fixed(1), jnp.arange(3)) is None
+    assert Method(*[None] * 4).per_record_key is False  # type: ignore[arg-type]
     # The program has no third family of keys: one split more is one cipher more.
     ciphers = {}
     for method in (plain, drawn()):
         step = step_of(method)
         secret = random.fixed(1)
         inputs = method.init(KEY), 0, 0, 1, step.given(secret), secret, KEY, np.zeros((COUNT, WIDTH), np.float32)
-        ciphers[method.own] = jax.jit(step.take).lower(*inputs).as_text().count("stablehlo.while")
+        ciphers[method.per_record_key] = jax.jit(step.take).lower(*inputs).as_text().count("stablehlo.while")
     assert ciphers[False] < ciphers[True]

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
-from tacit.reference import samplers
-from tacit.reference.samplers import BASE as BASE
-from tacit.reference.samplers import DIGIT_BITS as DIGIT_BITS
-from tacit.reference.samplers import LARGEST as LARGEST
-from tacit.reference.samplers import OVERFULL as OVERFULL
-from tacit.reference.samplers import digits_for as digits_for
-from tacit.reference.samplers import room as room
-from tacit.wall import alias
+from tacit.engine import alias
+from tacit.wall import samplers
+from tacit.wall.samplers import BASE as BASE
+from tacit.wall.samplers import DIGIT_BITS as DIGIT_BITS
+from tacit.wall.samplers import LARGEST as LARGEST
+from tacit.wall.samplers import OVERFULL as OVERFULL
+from tacit.wall.samplers import digits_for as digits_for
+from tacit.wall.samplers import room as room
 
 distance = samplers.subset_distance
 
@@ -33,7 +33,7 @@ def gap_tables(rate: float, digits: int) -> tuple[alias.Table, ...]:
 
 
 def subsets(digits: Sequence[Int32[Array, "steps size"]], records: int) -> Int32[Array, "steps size"]:
-    """Give one Poisson subset a step: sorted positions, filled up with the number of records.
+    """Return one Poisson subset a step: sorted positions, filled up with the number of records.
 
     Privacy: the digits, drawn from ``gap_tables``, are secret; so are the subsets.
     """

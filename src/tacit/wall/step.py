@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Array, Float32, Int32, Int64
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.reference import clip, keys, samplers, streams
 from tacit.types import Key, Method, Record, Release, Rows, State, is_rows
+from tacit.wall import clip, keys, samplers, streams
 from tacit.wall.layout import Layout, released_size
 
 
@@ -121,21 +121,21 @@ class Reference:
 
         Privacy: reads a record. The norm of all integers together is at most the radius, which is looked at here.
         """
-        own = keys.from_bytes(streams.of_record(secret, step, slot)) if self.method.own else None
-        numbers, lines = self.contributed(state, self.record(place), jax.random.fold_in(self.key, step), own)
+        record_key = keys.from_bytes(streams.of_record(secret, step, slot)) if self.method.per_record_key else None
+        numbers, lines = self.contributed(state, self.record(place), jax.random.fold_in(self.key, step), record_key)
         integers = clip.to_integers(numbers)
         if not clip.within(integers.tolist(), self.radius):
             integers = np.zeros_like(integers)
         return self.parted(integers, lines)
 
     def contribution(
-        self, state: State, record: Record, key: Key, own: Key | None
+        self, state: State, record: Record, key: Key, record_key: Key | None
     ) -> tuple[Float32[Array, "d"], list[Int32[Array, "_"]]]:
         """Return the clipped contribution of one record, not rounded yet, and the lines that sparse leaves go to.
 
         Privacy: a function of one record, public values and the record's own key.
         """
-        leaves = jax.tree.leaves(self.method.contribution(state, record, key, own), is_leaf=is_rows)
+        leaves = jax.tree.leaves(self.method.contribution(state, record, key, record_key), is_leaf=is_rows)
         lines = [kept_lines(leaf) for leaf in leaves if is_rows(leaf)]
         kept = iter(lines)
         numbers = [

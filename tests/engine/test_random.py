@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 from tacit import system
-from tacit.wall import random
+from tacit.engine import random
 
 
 def key_of(text: str) -> np.ndarray:

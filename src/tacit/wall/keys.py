@@ -60,7 +60,7 @@ def from_bytes(secret: bytes) -> Key:
 
 
 def to_bytes(key: Key) -> bytes:
-    """Give the 32 secret bytes of a key, for the run folder's secret file."""
+    """Return the 32 secret bytes of a key, for the run folder's secret file."""
     return np.asarray(jax.random.key_data(key)).astype("<u4").tobytes()
 
 
@@ -85,7 +85,7 @@ def cipher(secret: bytes, nonce: tuple[int, int, int]) -> CipherContext:
 
 
 def block(key: UInt32[Array, "8"], counter: UInt32[Array, "n"], nonce: tuple[Any, Any, Any]) -> UInt32[Array, "n 16"]:
-    """Give the ChaCha20 key stream blocks of RFC 8439, section 2.3, at the given counters."""
+    """Return the ChaCha20 key stream blocks of RFC 8439, section 2.3, at the given counters."""
     words = [*CONSTANTS, *(key[i] for i in range(8)), counter, *nonce]
     start = tuple(jnp.broadcast_to(jnp.asarray(word, jnp.uint32), counter.shape) for word in words)
 

@@ -27,9 +27,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int32, UInt32
 
+from tacit.engine import lattice, random
 from tacit.facts.schema import Schema
 from tacit.types import Key, PyTree, State
-from tacit.wall import lattice, random, trace
+from tacit.wall import trace
 from tacit.wall.storage import Storage
 
 MOST = 1 << 12
@@ -103,7 +104,7 @@ class Shards(Storage):
         return jax.make_array_from_process_local_data(NamedSharding(self.mesh, PartitionSpec()), np.asarray(value))
 
     def blocks(self) -> Iterator[PyTree]:
-        """Give this process's records, shard by shard."""
+        """Return this process's records, shard by shard."""
         each = self.number // self.mesh.size
         for place in range(jax.local_device_count()):
             held = jax.tree.map(lambda leaf, place=place: leaf.addressable_shards[place].data, self.records)
@@ -129,7 +130,7 @@ class Shards(Storage):
         )  # fmt: skip
 
     def tags(self, secret: Key, surroundings: bytes, program: bytes) -> str:
-        """Give the tag of all shards together; refuse processes that run different programs."""
+        """Return the tag of all shards together; refuse processes that run different programs."""
         told = gathered(np.frombuffer(hashlib.sha256(program).digest(), np.uint8))
         if (told != told[0]).any():
             raise ValueError(
@@ -137,19 +138,19 @@ class Shards(Storage):
                 "together. Start them with one script and the same settings."
             )
         keyed = [(self._secret(secret, shard), digest) for shard, digest in self._known()]
-        own = b"".join(hmac.new(key, surroundings + digest, "sha256").digest() for key, digest in keyed)
-        every = gathered(np.frombuffer(own, np.uint8))
+        tags = b"".join(hmac.new(key, surroundings + digest, "sha256").digest() for key, digest in keyed)
+        every = gathered(np.frombuffer(tags, np.uint8))
         return hashlib.sha256(program + every.tobytes()).hexdigest()
 
     def streams(self, secret: Key, tag: str, simulation: bool) -> tuple[Array, Array]:
-        """Give the keys of this process's shards and of its masks, under a tag: other tags, other keys."""
-        own = [
+        """Return the keys of this process's shards and of its masks, under a tag: other tags, other keys."""
+        streams = [
             self._secret(secret, s)
             if simulation
             else hmac.new(self._secret(secret, s), b"stream " + tag.encode(), "sha256").digest()
             for s, _ in self._known()
         ]
-        return self.dealt(np.stack([np.frombuffer(one, "<u4") for one in own])), self._pads(tag)
+        return self.dealt(np.stack([np.frombuffer(one, "<u4") for one in streams])), self._pads(tag)
 
     def run(self, program: Any, state: State, first: int, stop: int, streams: tuple[Array, Array], key: Key) -> State:
         """Take charged steps, all processes together."""
@@ -160,7 +161,7 @@ class Shards(Storage):
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), jax.block_until_ready(after))
 
     def _segment(self, step: Any) -> Callable[..., State]:
-        """Give the program of one device: its shards one after the other, the sum over all devices, the update."""
+        """Return the program of one device: its shards one after the other, the sum over all devices, the update."""
         blocks = np.cumsum(step.blocks)[:-1]
 
         def segment(
@@ -175,18 +176,20 @@ class Shards(Storage):
                 noise, subsets = jax.lax.map(lambda secret: step.draw(secret, steps), secrets)
                 keys = random.fold_in(public, steps)
                 owns = None
-                if step.method.own:
-                    owns = jax.lax.map(lambda secret: jax.random.key_data(step.own_keys(secret, steps)), secrets)
+                if step.method.per_record_key:
+                    owns = jax.lax.map(lambda secret: jax.random.key_data(step.record_keys(secret, steps)), secrets)
 
                 def one(i: Array, state: State) -> State:
                     def add(s: Array, limbs: UInt32[Array, "2 d"]) -> UInt32[Array, "2 d"]:
-                        own = None if owns is None else jax.random.wrap_key_data(owns[s, i], impl=random.CHACHA20)
+                        record_key = (
+                            None if owns is None else jax.random.wrap_key_data(owns[s, i], impl=random.CHACHA20)
+                        )
 
                         def rows(positions: Array, _row: Any, _first: Any) -> PyTree:
                             return jax.tree.map(lambda leaf: leaf.at[s, positions].get(mode="clip"), records)
 
                         share = [block[s, i] for block in noise]
-                        total = step.sum(state, rows, subsets[s], i, keys[i], own, counts[s], noise=share)
+                        total = step.sum(state, rows, subsets[s], i, keys[i], record_key, counts[s], noise=share)
                         return limbs + _limbs(total)
 
                     limbs = jax.lax.fori_loop(0, len(counts), add, jnp.zeros((2, step.dimension), jnp.uint32))
@@ -214,7 +217,7 @@ class Shards(Storage):
         return self.dealt(np.zeros((devices, self.processes, 9), np.uint32))
 
     def _pads(self, tag: str) -> Array:
-        """Give a device's mask keys, one for each other process, and in front of each its sign: 1, or -1, or 0.
+        """Return a device's mask keys, one for each other process, and in front of each its sign: 1, or -1, or 0.
 
         Two processes share a key that nobody else can compute; one adds the words made of it, the other takes them off.
         """
@@ -268,19 +271,19 @@ def seal(
 
 
 def gathered(value: np.ndarray) -> np.ndarray:
-    """Give what every process told, along a new leading axis."""
+    """Return what every process told, along a new leading axis."""
     if jax.process_count() == 1:
         return value[None]
     return np.asarray(multihost_utils.process_allgather(value)).reshape(jax.process_count(), *value.shape)
 
 
 def agreed(value: PyTree) -> PyTree:
-    """Give what process 0 says, in all of them: arrays of shapes that all know."""
+    """Return what process 0 says, in all of them: arrays of shapes that all know."""
     return value if jax.process_count() == 1 else jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(value))
 
 
 def agreed_bytes(content: bytes) -> bytes:
-    """Give the bytes that process 0 holds, in all processes."""
+    """Return the bytes that process 0 holds, in all processes."""
     length = int(agreed(np.int32(len(content))))
     held = np.zeros(length, np.uint8)
     if jax.process_index() == 0:
@@ -307,7 +310,7 @@ def _whole(high: UInt32[Array, "d"], low: UInt32[Array, "d"]) -> lattice.Sum:
 
 
 def _mask(pads: UInt32[Array, "1 processes 9"], step: Int32[Array, ""], dimension: int) -> UInt32[Array, "2 d"]:
-    """Give the words that a process adds to its limbs; over all processes they add up to nothing, modulo 2**32."""
+    """Return the words that a process adds to its limbs; over all processes they add up to nothing, modulo 2**32."""
 
     def add(j: Array, total: UInt32[Array, "2 d"]) -> UInt32[Array, "2 d"]:
         key = jax.random.fold_in(jax.random.wrap_key_data(pads[0, j, 1:], impl=random.CHACHA20), step)

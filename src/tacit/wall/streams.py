@@ -10,7 +10,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from jaxtyping import UInt32
 
-from tacit.reference.keys import BITS, BY_CHACHA, FOLD, LENGTH, SPLIT, TAG, WORDS, WORDS_AT_ONCE, cipher
+from tacit.wall.keys import BITS, BY_CHACHA, FOLD, LENGTH, SPLIT, TAG, WORDS, WORDS_AT_ONCE, cipher
 
 KEY_WORDS = LENGTH // 4
 
@@ -59,5 +59,5 @@ def of_record(secret: bytes, step: int, slot: int) -> bytes:
 
     Privacy: secret. It is used in this step for this record alone.
     """
-    own = chacha(secret, SPLIT, 0, KEY_WORDS).tobytes()
-    return child(child(own, step), slot)
+    record_key = chacha(secret, SPLIT, 0, KEY_WORDS).tobytes()
+    return child(child(record_key, step), slot)

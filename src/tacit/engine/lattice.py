@@ -17,20 +17,20 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
-from tacit.reference import samplers
-from tacit.reference.samplers import HALF as HALF
-from tacit.reference.samplers import LARGEST_NOISE as LARGEST_NOISE
-from tacit.reference.samplers import LARGEST_RADIUS as LARGEST_RADIUS
-from tacit.reference.samplers import NOISE_DISTANCE as NOISE_DISTANCE
-from tacit.reference.samplers import RHO as RHO
-from tacit.reference.samplers import RHO_SQUARED as RHO_SQUARED
-from tacit.reference.samplers import SPREAD as SPREAD
-from tacit.reference.samplers import STRIDE as STRIDE
-from tacit.reference.samplers import cell as cell
-from tacit.reference.samplers import gaussian_heights as gaussian_heights
-from tacit.reference.samplers import radius as radius
+from tacit.engine import alias
 from tacit.types import Key
-from tacit.wall import alias
+from tacit.wall import samplers
+from tacit.wall.samplers import HALF as HALF
+from tacit.wall.samplers import LARGEST_NOISE as LARGEST_NOISE
+from tacit.wall.samplers import LARGEST_RADIUS as LARGEST_RADIUS
+from tacit.wall.samplers import NOISE_DISTANCE as NOISE_DISTANCE
+from tacit.wall.samplers import RHO as RHO
+from tacit.wall.samplers import RHO_SQUARED as RHO_SQUARED
+from tacit.wall.samplers import SPREAD as SPREAD
+from tacit.wall.samplers import STRIDE as STRIDE
+from tacit.wall.samplers import cell as cell
+from tacit.wall.samplers import gaussian_heights as gaussian_heights
+from tacit.wall.samplers import radius as radius
 
 LIMB = 16
 """A sum is kept as high * 2**16 + low in two int32, exact to 2**47."""
@@ -46,7 +46,7 @@ class Sum(NamedTuple):
 
 
 def zero(dimension: int, narrow: bool = False) -> Sum:
-    """Give the empty sum; ``narrow`` for one without a high limb."""
+    """Return the empty sum; ``narrow`` for one without a high limb."""
     return Sum(None if narrow else jnp.zeros(dimension, jnp.int32), jnp.zeros(dimension, jnp.int32))
 
 
@@ -66,7 +66,7 @@ def plus(one: Sum, other: Sum) -> Sum:
 
 
 def group(chunk: int, radius: int) -> int:
-    """Give how many chunks of records can be added to a low limb, a coordinate at most once each, before ``carry``."""
+    """Return how many chunks of records can be added to a low limb, once a coordinate, before ``carry``."""
     return max(1, LOW_ROOM // (chunk * (radius + 1)))
 
 
@@ -103,7 +103,7 @@ def to_float(total: Sum, unit: float) -> Float32[Array, "d"]:
 def noise(
     sizes: Sequence[int], words: alias.Words, keys: Key, fines: Sequence[int] | None = None
 ) -> list[Int32[Array, "steps _"]]:
-    """Give rounded Gaussians of standard deviation RHO, in blocks, from the first two words for each of every step.
+    """Return rounded Gaussians of standard deviation RHO, in blocks, from the first two words for each of every step.
 
     A block is given in units of 2**-fine, if ``fines`` says so.
 

@@ -5,7 +5,7 @@ bits decide in the rare case in which the word does not. The noise is 256 X1 + X
 rounded one (docs/proofs/lattice.md). A subset is drawn by the gaps between its records, whose digits in base 4096 are
 independent (docs/proofs/poisson.md).
 
-The engine draws from the same tables, many words at once (``tacit.wall.alias``, ``lattice`` and ``sample``).
+The engine draws from the same tables, many words at once (``tacit.engine.alias``, ``lattice`` and ``sample``).
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def draw(table: Table, words: Words, first: int, more: More) -> Int64[np.ndarray
     """
     fraction_bits = WORD - (len(table.alias).bit_length() - 1)
     columns, fractions = words >> fraction_bits, words & ((1 << fraction_bits) - 1)
-    own = fractions < np.asarray(table.threshold)[columns]
-    drawn = np.where(own, columns, np.asarray(table.alias)[columns]).astype(np.int64)
+    kept = fractions < np.asarray(table.threshold)[columns]
+    drawn = np.where(kept, columns, np.asarray(table.alias)[columns]).astype(np.int64)
     for i in np.flatnonzero(words < table.cut).tolist():
         high, middle, low = more(first + i)
         bits = (int(words[i]) << 96) | (high << 64) | (middle << 32) | low

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import wall
+from tacit import engine
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import Runner, disk
 from tacit.ledger import Ledger
 from tacit.types import Method, Need
-from tacit.wall import Door, disk
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 COUNT = 700
@@ -41,7 +41,7 @@ def table() -> dict[str, Any]:
     return {"x": x, "y": np.where(x[:, 0] > 0, "yes", "no"), "n": random.integers(0, 10, COUNT)}
 
 
-def slope(own: bool = False) -> Method:
+def slope(per_record_key: bool = False) -> Method:
     """Follow the gradient of a logistic regression; with a key of each record's own if wanted."""
 
     def score(w: Any, record: Any) -> Any:
@@ -52,10 +52,10 @@ def slope(own: bool = False) -> Method:
 
     return Method(
         init=lambda key: jnp.zeros(3),
-        contribute=noisy if own else lambda w, record, _: score(w, record),
+        contribute=noisy if record_key else lambda w, record, _: score(w, record),
         update=lambda w, release, _: w + 0.1 * jnp.tanh(release.full),
         draw=lambda w, _: {"w": w},
-        own=own,
+        record_key=record_key,
     )
 
 
@@ -67,10 +67,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "records"
 
 
-def run(door: Door, cuts: tuple[int, ...] = (0, 150)) -> np.ndarray:
+def run(runner: Runner, cuts: tuple[int, ...] = (0, 150)) -> np.ndarray:
     state = jnp.zeros(3)
     for first, stop in itertools.pairwise(cuts):
-        state = door.advance(state, first, stop)
+        state = runner.advance(state, first, stop)
     return np.asarray(state)
 
 
@@ -84,7 +84,7 @@ def run(door: Door, cuts: tuple[int, ...] = (0, 150)) -> np.ndarray:
     ],
 )
 def test_on_disk_and_in_memory_give_the_same_bits(
-    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, way: str, own: bool
+    folder: Path, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, way: str, per_record_key: bool
 ) -> None:
     """Same key, same subsets, noise and sums: three segments of groups of 64 steps, whatever way rows are read."""
     monkeypatch.setattr(disk, "MAPPED", 1 << 30 if way == "mapped" else 0)
@@ -97,8 +97,8 @@ def test_on_disk_and_in_memory_give_the_same_bits(
     stored = tacit.read_columns(folder)
     assert stored._records.files[0].stays == (way == "mapped")
     assert "sealed" in repr(stored)
-    memory = open_door(slope(own), tacit.PrivateData(table(), SCHEMA), MECHANISM)
-    fetched = open_door(slope(own), stored, MECHANISM)
+    memory = open_runner(slope(record_key), tacit.PrivateData(table(), SCHEMA), MECHANISM)
+    fetched = open_runner(slope(record_key), stored, MECHANISM)
     assert fetched._fetch is not None
     whole = run(memory)
     assert np.isfinite(whole).all()
@@ -135,28 +135,28 @@ def test_records_are_found_wherever_they_stand_and_memory_is_let_go(
 
 @pytest.mark.parametrize("words", [0, 1 << 14])
 def test_groups_of_steps_are_sized_by_the_run(
-    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, words: int
+    folder: Path, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, words: int
 ) -> None:
     """Cheap words are drawn for at least 64 steps; those of OpenSSL for no more than a part of a segment."""
     monkeypatch.setattr(wall, "BY_JAX", words)
     mechanism = dataclasses.replace(MECHANISM, steps=800)
-    door = open_door(slope(), tacit.read_columns(folder), mechanism)
-    assert door._fetch.together == (64 if words else 4)
-    assert (door._fetch._words is None) == bool(words)
-    memory = open_door(slope(), tacit.PrivateData(table(), SCHEMA), mechanism)
-    assert np.array_equal(run(door, (0, 5)), run(memory, (0, 5)))
+    runner = open_runner(slope(), tacit.read_columns(folder), mechanism)
+    assert runner._fetch.together == (64 if words else 4)
+    assert (runner._fetch._words is None) == bool(words)
+    memory = open_runner(slope(), tacit.PrivateData(table(), SCHEMA), mechanism)
+    assert np.array_equal(run(runner, (0, 5)), run(memory, (0, 5)))
 
 
-def test_what_is_handed_over_is_the_subset(folder: Path, open_door: Callable[..., Door]) -> None:
+def test_what_is_handed_over_is_the_subset(folder: Path, open_runner: Callable[..., Runner]) -> None:
     stored = tacit.read_columns(folder)
-    door = open_door(slope(), stored, MECHANISM)
-    fetch, draw = door._fetch, jax.jit(door._step.draw)
+    runner = open_runner(slope(), stored, MECHANISM)
+    fetch, draw = runner._fetch, jax.jit(runner._step.draw)
     assert fetch.together == 64
     sealed, sizes = tacit.PrivateData(table(), SCHEMA)._records, []
     for start in (0, 64):
-        ahead, last = fetch._group(door._stream, start, 100, 0, 0)
+        ahead, last = fetch._group(runner._stream, start, 100, 0, 0)
         assert last
-        noise, subsets = draw(door._stream, jnp.arange(start, start + 64))
+        noise, subsets = draw(runner._stream, jnp.arange(start, start + 64))
         assert all(np.array_equal(*both) for both in zip(noise, ahead.noise, strict=True))
         assert np.array_equal(subsets, ahead.subsets)
         columns = jax.tree.map(np.asarray, stored._records.records(ahead.words))
@@ -173,19 +173,19 @@ def products() -> Method:
     """Contribute an outer product, which the wall sums by its factors, and what its own key says."""
     return Method(
         init=lambda key: (jnp.zeros((70, 80)), jnp.zeros(2)),
-        contribute=lambda state, record, key, own: (
+        contribute=lambda state, record, key, record_key: (
             jnp.outer(jnp.sin(jnp.arange(70) * record["x"][0]), jnp.cos(jnp.arange(80) * record["x"][1])),
-            jax.random.uniform(own, (2,)),
+            jax.random.uniform(record_key, (2,)),
         ),
         update=lambda state, release, key: release.total,
         draw=lambda state, key: {"w": state[0]},
-        own=True,
+        per_record_key=True,
     )
 
 
 @pytest.mark.parametrize("rate", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_step_in_parts_is_the_step(
-    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, rate: float
+    folder: Path, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, rate: float
 ) -> None:
     """A subset that is handed over in parts adds up to the same integers, outer products and own keys included.
 
@@ -194,39 +194,39 @@ def test_a_step_in_parts_is_the_step(
     monkeypatch.setattr(wall, "QUICK", 0)
     mechanism = Mechanism(rate, 1.5, 1.0, 4)
     start = products().init(jax.random.key(0))
-    memory = open_door(products(), tacit.PrivateData(table(), SCHEMA), mechanism)
+    memory = open_runner(products(), tacit.PrivateData(table(), SCHEMA), mechanism)
     assert memory._step.factoring is not None
     assert memory._step.tail
     monkeypatch.setattr(disk, "HANDED_AT_ONCE", memory._step.chunk * 20)
-    parts = open_door(products(), tacit.read_columns(folder), mechanism)
+    parts = open_runner(products(), tacit.read_columns(folder), mechanism)
     assert parts._fetch.parted
     assert parts._fetch.width < memory._step.width
-    one, other = (door.advance(start, 0, 4) for door in (memory, parts))
+    one, other = (runner.advance(start, 0, 4) for runner in (memory, parts))
     assert all(np.array_equal(*both) for both in zip(one, other, strict=True))
 
 
 @pytest.mark.slow
 def test_long_contributions_and_everyone(
-    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    folder: Path, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words given by OpenSSL, one step at a time; and the rate at which every record takes part."""
     everyone = Mechanism(1.0, 1.5, 1.0, 3)
     stored, sealed = tacit.read_columns(folder), tacit.PrivateData(table(), SCHEMA)
     assert np.array_equal(
-        run(open_door(slope(), stored, everyone), (0, 3)), run(open_door(slope(), sealed, everyone), (0, 3))
+        run(open_runner(slope(), stored, everyone), (0, 3)), run(open_runner(slope(), sealed, everyone), (0, 3))
     )
     monkeypatch.setattr(wall, "BY_JAX", 4)
-    alone = open_door(slope(), stored, MECHANISM)
+    alone = open_runner(slope(), stored, MECHANISM)
     assert alone._step.alone
     assert alone._fetch.together == 1
-    assert np.array_equal(run(alone, (0, 5)), run(open_door(slope(), sealed, MECHANISM), (0, 5)))
+    assert np.array_equal(run(alone, (0, 5)), run(open_runner(slope(), sealed, MECHANISM), (0, 5)))
 
 
-def test_the_tag_is_made_of_the_content(folder: Path, tmp_path: Path, open_door: Callable[..., Door]) -> None:
+def test_the_tag_is_made_of_the_content(folder: Path, tmp_path: Path, open_runner: Callable[..., Runner]) -> None:
     """Not of the file's time or name: a changed value with everything put back gives another tag, so other noise."""
-    door = open_door(slope(), tacit.read_columns(folder), MECHANISM, simulation=False)
-    again = open_door(slope(), tacit.read_columns(folder), MECHANISM, simulation=False)
-    assert door.tag == again.tag
+    runner = open_runner(slope(), tacit.read_columns(folder), MECHANISM, simulation=False)
+    again = open_runner(slope(), tacit.read_columns(folder), MECHANISM, simulation=False)
+    assert runner.tag == again.tag
     file = folder / "records.npy"
     before = file.stat()
     os.chmod(file, 0o600)
@@ -240,38 +240,38 @@ def test_the_tag_is_made_of_the_content(folder: Path, tmp_path: Path, open_door:
     with pytest.raises(ValueError, match="outside its declared bounds"):
         tacit.read_columns(folder)  # the last byte made the integer far too large: seal without the schema
     (folder / "schema.toml").unlink()
-    changed = open_door(slope(), tacit.read_columns(folder, size=COUNT), MECHANISM, simulation=False)
-    assert changed._text == door._text
-    assert changed.tag != door.tag
-    assert not np.array_equal(jax.random.key_data(changed._stream), jax.random.key_data(door._stream))
+    changed = open_runner(slope(), tacit.read_columns(folder, size=COUNT), MECHANISM, simulation=False)
+    assert changed._text == runner._text
+    assert changed.tag != runner.tag
+    assert not np.array_equal(jax.random.key_data(changed._stream), jax.random.key_data(runner._stream))
 
 
-def test_files_that_change_are_not_read(folder: Path, open_door: Callable[..., Door]) -> None:
+def test_files_that_change_are_not_read(folder: Path, open_runner: Callable[..., Runner]) -> None:
     ledger = Ledger()
-    door = open_door(slope(), tacit.read_columns(folder), MECHANISM, ledgers=[ledger])
-    door.advance(jnp.zeros(3), 0, 2)
+    runner = open_runner(slope(), tacit.read_columns(folder), MECHANISM, ledgers=[ledger])
+    runner.advance(jnp.zeros(3), 0, 2)
     os.chmod(folder / "records.npy", 0o600)
     with (folder / "records.npy").open("r+b") as out:
         out.seek(-1, os.SEEK_END)
         out.write(b"\0")
     with pytest.raises(RuntimeError, match="changed since they were sealed"):
-        door.advance(jnp.zeros(3), 2, 4)
-    assert [(look.first, look.stop) for look in ledger.looks] == [(0, 2), (2, 4)]  # the line comes first
+        runner.advance(jnp.zeros(3), 2, 4)
+    assert [(charge.first, charge.stop) for charge in ledger.charges] == [(0, 2), (2, 4)]  # the line comes first
 
 
 def test_the_ledger_is_charged_before_a_record_is_fetched(
-    folder: Path, open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+    folder: Path, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger()
-    door = open_door(slope(), tacit.read_columns(folder), MECHANISM, ledgers=[ledger])
+    runner = open_runner(slope(), tacit.read_columns(folder), MECHANISM, ledgers=[ledger])
 
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(disk.File, "gather", stop)
     with pytest.raises(KeyboardInterrupt):
-        door.advance(jnp.zeros(3), 0, 2)
-    assert [(look.first, look.stop) for look in ledger.looks] == [(0, 2)]
+        runner.advance(jnp.zeros(3), 0, 2)
+    assert [(charge.first, charge.stop) for charge in ledger.charges] == [(0, 2)]
 
 
 def test_a_run_on_disk_is_resumed_for_free(folder: Path, tmp_path: Path) -> None:
@@ -281,25 +281,25 @@ def test_a_run_on_disk_is_resumed_for_free(folder: Path, tmp_path: Path) -> None
         return tacit.fit(slope(), data, budget, rate=0.1, steps=100, clip=1.5, run_dir=tmp_path / run, progress=False)
 
     calls = iter(range(100))
-    original = Door._advance
+    original = Runner._advance
 
-    def killed(self: Door, state: Any, first: int, stop: int) -> Any:
+    def killed(self: Runner, state: Any, first: int, stop: int) -> Any:
         after = original(self, state, first, stop)
         if next(calls) == 20:
             raise KeyboardInterrupt
         return after
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Door, "_advance", killed)
+        patch.setattr(Runner, "_advance", killed)
         with pytest.raises(KeyboardInterrupt):
             fit("run")
     posterior = fit("run")
     ledger = Ledger(tmp_path / "run.jsonl")
-    assert sum(look.steps for look in ledger.looks) == 100
+    assert sum(charge.steps for charge in ledger.charges) == 100
     posterior.certificate.verify(ledger)
 
 
-def test_own_npy_files_without_a_schema(tmp_path: Path, open_door: Callable[..., Door]) -> None:
+def test_own_npy_files_without_a_schema(tmp_path: Path, open_runner: Callable[..., Runner]) -> None:
     random = np.random.default_rng(0)
     records = {"x": random.normal(size=(90, 3)).astype(np.float32), "b": random.random(90) < 0.5}
     for name, values in records.items():
@@ -312,13 +312,13 @@ def test_own_npy_files_without_a_schema(tmp_path: Path, open_door: Callable[...,
         needs=(Need("x is small.", lambda record: jnp.all(jnp.abs(record["x"]) < 100)),),
     )
     both = [
-        run(open_door(method, data, MECHANISM), (0, 9))
+        run(open_runner(method, data, MECHANISM), (0, 9))
         for data in (tacit.read_columns(tmp_path), tacit.PrivateData(records))
     ]
     assert np.array_equal(*both)
     other = method._replace(needs=(Need("x is tiny.", lambda record: jnp.all(jnp.abs(record["x"]) < 0.1)),))
     fewer = [
-        run(open_door(other, data, MECHANISM), (0, 9))
+        run(open_runner(other, data, MECHANISM), (0, 9))
         for data in (tacit.read_columns(tmp_path), tacit.PrivateData(records))
     ]
     assert np.array_equal(*fewer)

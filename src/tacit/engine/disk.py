@@ -28,11 +28,12 @@ import numpy as np
 from jaxtyping import Array, Int32, Shaped, UInt8, UInt32
 
 from tacit import system
+from tacit.engine import alias, lattice, random
 from tacit.facts.files import import_arrow, quietly
 from tacit.facts.schema import Schema
 from tacit.ledger import partial_of, remove_partial
 from tacit.types import Key, PyTree, State
-from tacit.wall import alias, lattice, random, trace
+from tacit.wall import trace
 from tacit.wall.precision import single_precision
 from tacit.wall.storage import Storage
 
@@ -96,7 +97,7 @@ class File:
         return self.width * self.word.itemsize
 
     def read(self, first: int, count: int, out: Any = None) -> Shaped[np.ndarray, "count words"]:
-        """Give the words of some records that stand together."""
+        """Return the words of some records that stand together."""
         words = np.empty((count, self.width), self.word) if out is None else out
         held = words.reshape(-1).view(np.uint8).data
         done = 0
@@ -146,7 +147,7 @@ class File:
         ends = np.searchsorted(places // parts, np.arange(0, self.count + each, each) // parts).tolist()
         mapped, windows = self._mapped(), range(len(ends) - 1)
 
-        def look(mine: range) -> None:
+        def charge(mine: range) -> None:
             for window in mine:
                 here = slice(ends[window], ends[window + 1])
                 out[slots[here]] = np.take(mapped, places[here], axis=0, mode="clip")
@@ -154,14 +155,14 @@ class File:
                 system.release_pages(self.memory, begin, min(end, len(self.memory)))
 
         with ThreadPoolExecutor(READERS, "tacit-read") as threads:
-            list(threads.map(look, (windows[i::READERS] for i in range(READERS))))
+            list(threads.map(charge, (windows[i::READERS] for i in range(READERS))))
 
     def _mapped(self) -> Shaped[np.ndarray, "count words"]:
         words = np.frombuffer(self.memory, self.word, self.count * self.width, self.begin)
         return words.reshape(self.count, self.width)
 
     def stamp(self) -> tuple[int, ...]:
-        """Give what the file system says of the file's state."""
+        """Return what the file system says of the file's state."""
         now = os.fstat(self.descriptor)
         return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
 
@@ -214,7 +215,7 @@ class Stored(Storage):
         return self.records([jnp.asarray(file.read(place, 1)[0]) for file in self.files])
 
     def records(self, words: Sequence[Any]) -> dict[str, Any]:
-        """Give the columns of records whose words were read, one array of words for each file."""
+        """Return the columns of records whose words were read, one array of words for each file."""
         columns = {}
         for file, held in zip(self.files, words, strict=True):
             for field in file.fields:
@@ -224,7 +225,7 @@ class Stored(Storage):
         return columns
 
     def blocks(self) -> Iterator[dict[str, Any]]:
-        """Give all records, block by block; the last is filled up with the records at its end."""
+        """Return all records, block by block; the last is filled up with the records at its end."""
         size = max(1, min(BLOCK, self.count, BLOCK_BYTES // self.stride))
         for first in range(0, self.count, size):
             begin = max(0, min(first, self.count - size))
@@ -273,7 +274,7 @@ class Fetch:
         self._draw, *self.programs = [one.compile(compiler_options=step.options) for one, _ in lowered]
 
     def shapes(self) -> Any:
-        """Give the public shapes of what is handed over."""
+        """Return the public shapes of what is handed over."""
         noise: Any = [jax.ShapeDtypeStruct((self.together, size), jnp.int32) for size in self.step.blocks]
         subsets: Any = jax.ShapeDtypeStruct((self.together, self.width), jnp.int32)
         words: Any = tuple(jax.ShapeDtypeStruct(room.shape, room.dtype) for room in self._rooms[0])
@@ -309,10 +310,10 @@ class Fetch:
     def _take(self, state: State, first: Any, stop: Any, ahead: Ahead, secret: Key, key: Key) -> State:
         """Take steps whose noise, subsets and records are given: the same bits as from memory."""
         step, steps = self.step, first + jnp.arange(self.together)
-        keys, own = random.fold_in(key, steps), step.own_keys(secret, steps)
+        keys, record_key = random.fold_in(key, steps), step.record_keys(secret, steps)
 
         def one(i: Array, state: State) -> State:
-            mine = None if own is None else own[i]
+            mine = None if record_key is None else record_key[i]
             noise = [block[i] for block in ahead.noise]
             totals = step.sum(state, self._rows(ahead), ahead.subsets, i, keys[i], mine, self.stored.count, noise=noise)
             return step.finish(state, step.whole(totals), keys[i])
@@ -324,10 +325,10 @@ class Fetch:
     ) -> list[lattice.Sum]:
         """Add a part of a step's subset, from a chunk on, to its exact sum."""
         step, steps = self.step, jnp.asarray(t)[None]
-        own = step.own_keys(secret, steps)
+        record_key = step.record_keys(secret, steps)
         more = step.sum(
             state, self._rows(ahead), ahead.subsets, jnp.int32(0), random.fold_in(key, steps)[0],
-            None if own is None else own[0], self.stored.count, begin,
+            None if record_key is None else record_key[0], self.stored.count, begin,
         )  # fmt: skip
         return list(map(lattice.plus, totals, more))
 

@@ -16,8 +16,8 @@ import pytest
 from jax.example_libraries import stax
 
 from tacit.accounting.mechanism import Mechanism
+from tacit.engine import _Step, outer, random
 from tacit.types import Method, Rows
-from tacit.wall import _Step, outer, random
 from tacit.wall.data import PrivateData
 
 KEY = jax.random.key(0)
@@ -250,10 +250,10 @@ def test_records_one_at_a_time_give_the_same_factors(monkeypatch: pytest.MonkeyP
 def test_batches_of_one_and_own_keys_are_taken_apart_too() -> None:
     assert step_of(network(batch_of_one=True)).factoring is not None
     noisy = network()._replace(
-        contribute=lambda state, record, key, own: jax.grad(dense(jax.nn.relu))(
-            state, record + 0.1 * jax.random.normal(own, (P,))
+        contribute=lambda state, record, key, record_key: jax.grad(dense(jax.nn.relu))(
+            state, record + 0.1 * jax.random.normal(record_key, (P,))
         ),
-        own=True,
+        per_record_key=True,
     )
     step = step_of(noisy)
     assert step.factoring is not None
@@ -284,12 +284,12 @@ def test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribu
 def test_with_a_smaller_last_chunk_sums_are_what_they_are_without() -> None:
     """At every size of a subset at which the chunks change, beyond those summed by products too, own keys included."""
     method = network()._replace(
-        contribute=lambda state, record, key, own: {
+        contribute=lambda state, record, key, record_key: {
             "product": jnp.outer(record[:60], record[20:]),
-            "lines": Rows(jnp.abs(1e3 * record[:1]).astype(jnp.int32) % 50, jax.random.uniform(own, (1, 3)), 50),
+            "lines": Rows(jnp.abs(1e3 * record[:1]).astype(jnp.int32) % 50, jax.random.uniform(record_key, (1, 3)), 50),
         },
         update=lambda state, release, key: state,
-        own=True,
+        per_record_key=True,
     )
     records = jax.random.normal(jax.random.key(1), (600, P))
     step = _Step(method, PrivateData(np.asarray(records), size=300), Mechanism(0.5, 1.0, 1.0, 10**6), WEIGHTS)
@@ -316,7 +316,7 @@ def test_with_a_smaller_last_chunk_sums_are_what_they_are_without() -> None:
 
 
 def sizes(text: str) -> set[int]:
-    """Give the number of elements of every array named in a compiled program."""
+    """Return the number of elements of every array named in a compiled program."""
     shapes = re.findall(r"[a-z]+\d+\[([\d,]+)\]", text)
     return {math.prod(int(size) for size in shape.split(",")) for shape in shapes}
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.wall import alias, random, sample
-from tests.wall.test_alias import law
+from tacit.engine import alias, random, sample
+from tests.engine.test_alias import law
 
 ONE = 1 << alias.BITS
 

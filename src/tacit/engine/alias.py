@@ -23,13 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
-from tacit.reference import samplers
-from tacit.reference.samplers import BITS as BITS
-from tacit.reference.samplers import REST as REST
-from tacit.reference.samplers import WORD as WORD
-from tacit.reference.samplers import integer_weights as integer_weights
-from tacit.reference.samplers import thresholds as thresholds
 from tacit.types import Key
+from tacit.wall import samplers
+from tacit.wall.samplers import BITS as BITS
+from tacit.wall.samplers import REST as REST
+from tacit.wall.samplers import WORD as WORD
+from tacit.wall.samplers import integer_weights as integer_weights
+from tacit.wall.samplers import thresholds as thresholds
 
 GROUP = 1024
 """Words that are asked together whether one of them needs more bits."""
@@ -67,14 +67,14 @@ class Words(NamedTuple):
     least: UInt32[Array, "_ groups"] | None = None
 
     def part(self, start: int, size: int) -> UInt32[Array, "steps {size}"]:
-        """Give ``size`` words of each step from a place on."""
+        """Return ``size`` words of each step from a place on."""
         if self.row is None:
             return self.rows[:, start : start + size]
         # At once: from a row that was taken before, a part is read three times as slowly.
         return jax.lax.dynamic_slice(self.rows, (self.row, start), (1, size))
 
     def at(self, step: Array, places: Array) -> UInt32[Array, "..."]:
-        """Give single words. No row is copied for it, as it would be for a loop."""
+        """Return single words. No row is copied for it, as it would be for a loop."""
         return self.rows[step if self.row is None else self.row, places]
 
     def groups_below(self, cut: UInt32[Array, ""]) -> Bool[Array, "steps groups"]:
@@ -89,7 +89,7 @@ class Words(NamedTuple):
 def draw(
     tables: Sequence[Table], size: int, words: Words, keys: Key, start: int = 0
 ) -> list[Int32[Array, "steps {size}"]]:
-    """Give columns: each table takes ``size`` words of every step, one table after the other, from ``start`` on.
+    """Return columns: each table takes ``size`` words of every step, one table after the other, from ``start`` on.
 
     Privacy: depends on no record. ``keys``, one a step, supply more bits where needed, by the place of the word. They
     must not be those that the words came from.
@@ -107,7 +107,7 @@ def combine(
     middle: int = 0,
     scales: Sequence[int] | None = None,
 ) -> list[Int32[Array, "steps _"]]:
-    """Give the sums of the columns that ``draw`` gives, each table's times its stride, less ``middle``.
+    """Return the sums of the columns that ``draw`` gives, each table's times its stride, less ``middle``.
 
     They are given in blocks of the stated sizes, each times its scale: drawn where they are needed, in one pass.
 
@@ -162,7 +162,7 @@ def _column(table: Table, words: UInt32[Array, "steps n"]) -> Int32[Array, "step
 
 
 def _rest(table: Table, bits: UInt32[Array, "4"]) -> Int32[Array, ""]:
-    """Give the column to which 128 bits below the last running sum belong: how many sums are not above them."""
+    """Return the column to which 128 bits below the last running sum belong: how many sums are not above them."""
     reached = jnp.ones(table.sums.shape[1], bool)
     for sums, word in zip(jnp.asarray(table.sums)[::-1], bits[::-1], strict=True):
         reached = (sums < word) | ((sums == word) & reached)

@@ -2,7 +2,7 @@
 
 Where a step needs very many words OpenSSL makes them, outside of JAX. Its AES in counter mode is fastest as the inside
 of GCM, on processors that have instructions for it; the tag that GCM adds is written over. Which streams there are is
-said in ``tacit.reference.keys``.
+said in ``tacit.wall.keys``.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from jaxtyping import Array, Int32, UInt32
 
 from tacit import system
-from tacit.reference.keys import BITS as BITS
-from tacit.reference.keys import BLOCKS_AT_ONCE as BLOCKS_AT_ONCE
-from tacit.reference.keys import BY_CHACHA as BY_CHACHA
-from tacit.reference.keys import CHACHA20 as CHACHA20
-from tacit.reference.keys import CONSTANTS as CONSTANTS
-from tacit.reference.keys import FOLD as FOLD
-from tacit.reference.keys import LENGTH as LENGTH
-from tacit.reference.keys import QUARTERS as QUARTERS
-from tacit.reference.keys import SEED as SEED
-from tacit.reference.keys import SPLIT as SPLIT
-from tacit.reference.keys import TAG as TAG
-from tacit.reference.keys import WORDS as WORDS
-from tacit.reference.keys import WORDS_AT_ONCE as WORDS_AT_ONCE
-from tacit.reference.keys import block as block
-from tacit.reference.keys import cipher
-from tacit.reference.keys import fixed as fixed
-from tacit.reference.keys import from_bytes as from_bytes
-from tacit.reference.keys import normalised as normalised
-from tacit.reference.keys import to_bytes as to_bytes
 from tacit.types import Key
+from tacit.wall.keys import BITS as BITS
+from tacit.wall.keys import BLOCKS_AT_ONCE as BLOCKS_AT_ONCE
+from tacit.wall.keys import BY_CHACHA as BY_CHACHA
+from tacit.wall.keys import CHACHA20 as CHACHA20
+from tacit.wall.keys import CONSTANTS as CONSTANTS
+from tacit.wall.keys import FOLD as FOLD
+from tacit.wall.keys import LENGTH as LENGTH
+from tacit.wall.keys import QUARTERS as QUARTERS
+from tacit.wall.keys import SEED as SEED
+from tacit.wall.keys import SPLIT as SPLIT
+from tacit.wall.keys import TAG as TAG
+from tacit.wall.keys import WORDS as WORDS
+from tacit.wall.keys import WORDS_AT_ONCE as WORDS_AT_ONCE
+from tacit.wall.keys import block as block
+from tacit.wall.keys import cipher
+from tacit.wall.keys import fixed as fixed
+from tacit.wall.keys import from_bytes as from_bytes
+from tacit.wall.keys import normalised as normalised
+from tacit.wall.keys import to_bytes as to_bytes
 
 _ZEROS = bytes(4 * WORDS_AT_ONCE)
 """What OpenSSL encrypts, kept: new memory costs the operating system twice the time of the cipher."""
@@ -55,7 +55,7 @@ def fresh() -> Key:
 
 
 def fold_in(keys: Key, data: UInt32[Array, "..."] | Int32[Array, "..."]) -> Key:
-    """Give child keys for an array of numbers, of the broadcast shape; for secret and public keys alike."""
+    """Return child keys for an array of numbers, of the broadcast shape; for secret and public keys alike."""
     shape = jnp.broadcast_shapes(keys.shape, data.shape)
     flat = jax.vmap(jax.random.fold_in)(jnp.broadcast_to(keys, shape).ravel(), jnp.broadcast_to(data, shape).ravel())
     return flat.reshape(shape)
@@ -106,7 +106,7 @@ def _write(cipher: AESGCM, nonce: int, out: npt.NDArray[np.uint32]) -> None:
 
 
 def room(*shape: int) -> npt.NDArray[np.uint32]:
-    """Give memory that begins where JAX takes it as it is, without another copy.
+    """Return memory that begins where JAX takes it as it is, without another copy.
 
     Privacy: public, while it is empty.
     """

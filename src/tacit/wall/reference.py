@@ -1,7 +1,7 @@
 """The reference as ``tacit.fit`` runs it: the ledger first, then the steps, one after the other.
 
-It keeps the rules of the engine's ``tacit.wall.Door`` (docs/proofs/replay.md): the same ledger lines, a tag that hashes
-what decides the bits, and randomness that belongs to the secret, the tag and what the program does.
+It keeps the rules of ``tacit.engine.Runner`` (docs/proofs/replay.md): the same ledger lines, a tag that hashes what
+decides the bits, and randomness that belongs to the secret, the tag and what the program does.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import jax
 import numpy as np
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.ledger import Ledger, Look
-from tacit.reference import keys
-from tacit.reference.step import Reference
+from tacit.ledger import Charge, Ledger
 from tacit.types import Key, Method, Record, State
-from tacit.wall import trace
+from tacit.wall import keys, trace
 from tacit.wall.border import refuse_leaks, refuse_unfit, release_of, with_own_checks
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
 from tacit.wall.precision import single_precision
+from tacit.wall.step import Reference
 from tacit.wall.storage import Storage
 from tacit.wall.tag import hash_of_records, made_up, surroundings
 from tacit.wall.units import Unit, together
@@ -37,11 +36,11 @@ MADE_UP = 8
 
 
 @final
-class ReferenceDoor:
+class ReferenceRunner:
     """A method, a recipe and sealed records, with which private steps are taken.
 
     Privacy: reads records, in ``advance``; before it, for a keyed hash, and for checks of tacit's own whose refusal is
-    noted on the ledger. The parameters are those of ``tacit.wall.Door``.
+    noted on the ledger. The parameters are those of ``tacit.engine.Runner``.
     """
 
     chain = b""  # a fingerprint is taken in every segment, and nothing is carried from one to the next
@@ -76,7 +75,7 @@ class ReferenceDoor:
         self._reference = Reference(
             method, mechanism, data._stand_in, state, count=data._count, record=self._record, key=self._key
         )
-        self._look = Look(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
+        self._charge = Charge(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
         self._program = self._hash_of_program(method, state)
         self.segment = -(-mechanism.steps // SEGMENTS)
         self.distance = self._reference.distance
@@ -90,7 +89,7 @@ class ReferenceDoor:
         """
         self._secret, self.origin = keys.to_bytes(secret), origin
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
-        digest.update(repr(["reference", self._program, self._look.mechanism, surroundings(), origin]).encode())
+        digest.update(repr(["reference", self._program, self._charge.mechanism, surroundings(), origin]).encode())
         digest.update(np.asarray(jax.random.key_data(self._key)).tobytes())
         digest.update(hash_of_records(self._data._records))
         self.tag = digest.hexdigest()
@@ -105,9 +104,9 @@ class ReferenceDoor:
         Privacy: reads records. A step that this run has already taken with the same key, data and program gives the
         same bits again and is free; anything else is charged (docs/proofs/replay.md).
         """
-        look = replace(self._look, first=first, stop=stop, tag=self.tag)
+        charge = replace(self._charge, first=first, stop=stop, tag=self.tag)
         for ledger in self._ledgers:
-            ledger.charge(look)
+            ledger.charge(charge)
         return self._advance(state, first, stop)
 
     @single_precision
@@ -130,7 +129,7 @@ class ReferenceDoor:
         would be that of their sums (docs/proofs/replay.md, A2). A simulation hides nothing: data are compared under it.
         """
         segment, inside = divmod(step, self.segment)
-        if self._look.simulation:
+        if self._charge.simulation:
             self._stream = self._secret
         elif not inside:
             tag = f"{self.tag} {segment} {self._fingerprint(state)}"
@@ -147,18 +146,18 @@ class ReferenceDoor:
         Privacy: public: no record takes part.
         """
         rng, digest = np.random.default_rng(0), hashlib.sha256()
-        own = keys.fixed(0) if self._reference.method.own else None
+        record_key = keys.fixed(0) if self._reference.method.per_record_key else None
         for _ in range(MADE_UP):
             record = jax.tree.map(lambda leaf: made_up(rng, np.asarray(leaf)), self._data._stand_in)
-            for leaf in jax.tree.leaves(self._reference.contributed(state, record, self._key, own)):
+            for leaf in jax.tree.leaves(self._reference.contributed(state, record, self._key, record_key)):
                 digest.update(np.asarray(leaf).tobytes())
         return digest.hexdigest()
 
     def _hash_of_program(self, method: Method, state: State) -> str:
         """Hash the programs of a run with every array that they hold, and refuse those that call out of themselves."""
-        made, own = self._reference, keys.fixed(0) if method.own else None
+        made, record_key = self._reference, keys.fixed(0) if method.per_record_key else None
         programs = [
-            trace.lower(made.contributed, state, self._data._stand_in, self._key, own),
+            trace.lower(made.contributed, state, self._data._stand_in, self._key, record_key),
             trace.lower(made.update, state, release_of(made.shape), self._key),
             trace.lower(jax.jit(method.init), self._key),
         ]
