@@ -240,7 +240,8 @@ MUTANTS = [
     Mutant(
         "the prior's gradient in every contribution, and in the update",
         "methods/vi.py",
-        "                return reading.record_term({**state.params, **direct}, reading.constrain(w), record, record_key)\n",
+        "                return reading.record_term({**state.params, "
+        "**direct}, reading.constrain(w), record, record_key)\n",
         "                values = reading.constrain(w)\n"
         "                term = reading.record_term({**state.params, **direct}, values, record, record_key)\n"
         "                return term + reading.log_prior({**state.params, **direct}, values)\n",
@@ -342,8 +343,10 @@ MUTANTS = [
     Mutant(
         "a record's own draw kept across steps (memory of a record)",
         WALL,
-        "        return random.fold_in(jax.random.split(secret, 1)[0], steps) if self.method.per_record_key else None\n",
-        "        return random.fold_in(jax.random.split(secret, 1)[0], 0 * steps) if self.method.per_record_key else None\n",
+        "        return random.fold_in(jax.random.split(secret, 1)[0], steps) "
+        "if self.method.per_record_key else None\n",
+        "        return random.fold_in(jax.random.split(secret, 1)[0], 0 * "
+        "steps) if self.method.per_record_key else None\n",
         ("tests/engine/test_own.py::test_no_two_keys_of_a_run_are_the_same",),
     ),
     Mutant(

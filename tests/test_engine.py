@@ -179,7 +179,7 @@ def program_of(number: int) -> Program:
     if number % 20 == 19:  # needs, and several chunks
         kinds = ["dense", "number"]
     parts = {f"{i}": leaf_of(kind, rng, width) for i, kind in enumerate(kinds)}
-    record_key = "own" in kinds
+    per_record_key = "own" in kinds
     needs = (Need("k is not 2.", lambda record: record["k"] != 2),) if number % 3 == 1 else ()
 
     def contribute(state: State, record: Any, key: Any, mine: Any = None) -> Any:
@@ -190,7 +190,7 @@ def program_of(number: int) -> Program:
         contribute,
         lambda state, *_: state,
         lambda state, _: {},
-        record_key=record_key,
+        per_record_key=per_record_key,
         needs=needs,
     )
     weights = tuple(float(w) for w in rng.uniform(0.2, 3, len(kinds))) if weighted else None

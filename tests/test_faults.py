@@ -197,7 +197,7 @@ def clock_backwards(world: World) -> None:
 
 def upgraded(world: World) -> None:
     found = engine.versions()
-    world.patch.setattr(wall, "versions", lambda: {**found, "tacit": "99.0"})
+    world.patch.setattr(engine, "versions", lambda: {**found, "tacit": "99.0"})
 
 
 def other_data(world: World) -> None:

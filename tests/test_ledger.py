@@ -776,13 +776,13 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     script = """
 import sys
-from tacit.ledger import Ledger, Look
+from tacit.ledger import Ledger, Charge
 from tacit.accounting.mechanism import Mechanism
 recipe = Mechanism(rate=0.01, clip=1.0, noise_multiplier=2.0, steps=100000)
 book = Ledger(sys.argv[1])
-start = len(book.looks)
+start = len(book.charges)
 for step in range(start, 100000):
-    book.charge(Look("run-1", "fit", "vi", recipe, step, step + 1, "tag", "record", False))
+    book.charge(Charge("run-1", "fit", "vi", recipe, step, step + 1, "tag", "record", False))
     print(step, flush=True)
 """
     for patience in (1, 7, 23):

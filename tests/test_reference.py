@@ -36,10 +36,10 @@ from tacit.types import Method
 from tacit.wall.data import PrivateData
 method = Method(lambda key: jnp.zeros(2), lambda s, r, key: r, lambda s, release, key: release.full, lambda s, key: {})
 data, ledger = PrivateData(np.ones((20, 2), np.float32)), Ledger()
-door = ReferenceRunner(method, data, Mechanism(0.5, 1.0, 1.0, 3), secret=keys.fixed(1), key=jax.random.key(0),
+runner = ReferenceRunner(method, data, Mechanism(0.5, 1.0, 1.0, 3), secret=keys.fixed(1), key=jax.random.key(0),
                      ledgers=[ledger], run="a", kind="fit", title="t", simulation=False)
-state = door.advance(jnp.zeros(2), 0, 3)
-assert np.isfinite(state).all() and len(ledger.looks) == 1
+state = runner.advance(jnp.zeros(2), 0, 3)
+assert np.isfinite(state).all() and len(ledger.charges) == 1
 print(json.dumps(sorted(name for name, held in sys.modules.items()
       if name.startswith("tacit.") and getattr(held, "__file__", None))))
 """

@@ -157,7 +157,7 @@ _HOME = {
     "network": "methods.networks",
     "pbp": "methods.pbp",
     "predictions": "results.effects",
-    "read_columns": "wall.disk",
+    "read_columns": "engine.disk",
     "read_csv": "wall.tables",
     "read_parquet": "wall.tables",
     "rehearse": "rehearse",
@@ -169,7 +169,7 @@ _HOME = {
     "slopes": "results.effects",
     "true_positive_rate": "accounting.composition",
     "vi": "methods.vi",
-    "write_columns": "wall.disk",
+    "write_columns": "engine.disk",
 }
 
 

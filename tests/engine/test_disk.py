@@ -52,10 +52,10 @@ def slope(per_record_key: bool = False) -> Method:
 
     return Method(
         init=lambda key: jnp.zeros(3),
-        contribute=noisy if record_key else lambda w, record, _: score(w, record),
+        contribute=noisy if per_record_key else lambda w, record, _: score(w, record),
         update=lambda w, release, _: w + 0.1 * jnp.tanh(release.full),
         draw=lambda w, _: {"w": w},
-        record_key=record_key,
+        per_record_key=per_record_key,
     )
 
 
@@ -75,7 +75,7 @@ def run(runner: Runner, cuts: tuple[int, ...] = (0, 150)) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("way", "own"),
+    ("way", "per_record_key"),
     [
         ("mapped", False),
         ("windows", False),
@@ -97,8 +97,8 @@ def test_on_disk_and_in_memory_give_the_same_bits(
     stored = tacit.read_columns(folder)
     assert stored._records.files[0].stays == (way == "mapped")
     assert "sealed" in repr(stored)
-    memory = open_runner(slope(record_key), tacit.PrivateData(table(), SCHEMA), MECHANISM)
-    fetched = open_runner(slope(record_key), stored, MECHANISM)
+    memory = open_runner(slope(per_record_key), tacit.PrivateData(table(), SCHEMA), MECHANISM)
+    fetched = open_runner(slope(per_record_key), stored, MECHANISM)
     assert fetched._fetch is not None
     whole = run(memory)
     assert np.isfinite(whole).all()
@@ -138,7 +138,7 @@ def test_groups_of_steps_are_sized_by_the_run(
     folder: Path, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, words: int
 ) -> None:
     """Cheap words are drawn for at least 64 steps; those of OpenSSL for no more than a part of a segment."""
-    monkeypatch.setattr(wall, "BY_JAX", words)
+    monkeypatch.setattr(engine, "BY_JAX", words)
     mechanism = dataclasses.replace(MECHANISM, steps=800)
     runner = open_runner(slope(), tacit.read_columns(folder), mechanism)
     assert runner._fetch.together == (64 if words else 4)
@@ -191,7 +191,7 @@ def test_a_step_in_parts_is_the_step(
 
     At the smaller rate half of the subsets end with a chunk of another size.
     """
-    monkeypatch.setattr(wall, "QUICK", 0)
+    monkeypatch.setattr(engine, "QUICK", 0)
     mechanism = Mechanism(rate, 1.5, 1.0, 4)
     start = products().init(jax.random.key(0))
     memory = open_runner(products(), tacit.PrivateData(table(), SCHEMA), mechanism)
@@ -215,7 +215,7 @@ def test_long_contributions_and_everyone(
     assert np.array_equal(
         run(open_runner(slope(), stored, everyone), (0, 3)), run(open_runner(slope(), sealed, everyone), (0, 3))
     )
-    monkeypatch.setattr(wall, "BY_JAX", 4)
+    monkeypatch.setattr(engine, "BY_JAX", 4)
     alone = open_runner(slope(), stored, MECHANISM)
     assert alone._step.alone
     assert alone._fetch.together == 1

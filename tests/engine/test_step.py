@@ -48,20 +48,20 @@ def everything(runner: Runner, cuts: list[int]) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def _one_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let several steps of these short runs be drawn at once: no more are than a segment has."""
-    monkeypatch.setattr(wall, "SEGMENTS", 1)
+    monkeypatch.setattr(engine, "SEGMENTS", 1)
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wall, "BY_JAX", 2 * LONG)  # and the subset needs words too
+    monkeypatch.setattr(engine, "BY_JAX", 2 * LONG)  # and the subset needs words too
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_cutting_a_run_into_segments_changes_no_bit(
     open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    monkeypatch.setattr(wall, "BY_JAX", 2 * LONG if alone else 1 << 20)
-    monkeypatch.setattr(wall, "HANDED_OVER", 4)
+    monkeypatch.setattr(engine, "BY_JAX", 2 * LONG if alone else 1 << 20)
+    monkeypatch.setattr(engine, "HANDED_OVER", 4)
     ledger = Ledger()
     runner = open_runner(long(), data(), MECHANISM, 3, ledgers=[ledger])
     assert runner._step.alone == alone
@@ -82,7 +82,7 @@ def test_however_many_steps_words_are_given_for_the_bits_are_the_same(
 ) -> None:
     """Their memory is used again: were it written over while it is read, steps would change."""
     whole = everything(open_runner(long(), data(), MECHANISM, 3), [0, 6])
-    monkeypatch.setattr(wall, "GIVEN_AT_ONCE", given * open_runner(long(), data(), MECHANISM, 3)._step.words)
+    monkeypatch.setattr(engine, "GIVEN_AT_ONCE", given * open_runner(long(), data(), MECHANISM, 3)._step.words)
     runner = open_runner(long(), data(), MECHANISM, 3)
     assert runner._step.together == given
     for cuts in ([0, 6], [0, 1, 4, 6]):

@@ -82,7 +82,7 @@ def test_the_same_where_constants_are_arguments() -> None:
 
 def test_noise_does_not_cancel_even_if_the_tag_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second line: the difference of two releases is that of two noises, not the exact difference of two sums."""
-    monkeypatch.setattr(wall, "_tag", lambda *_: "the same for all")
+    monkeypatch.setattr(engine, "_tag", lambda *_: "the same for all")
     one, two = weighted(np.ones(3)), weighted(np.array([1, 1, 1.5]))
     first, again, other = (released(opened(method), method) for method in (one, weighted(np.ones(3)), two))
     np.testing.assert_array_equal(first, again)  # the same program: a replay
@@ -110,7 +110,7 @@ def test_a_copied_run_with_one_entry_of_its_model_changed_is_another_look(
 
     monkeypatch.setattr(fitting._Run, "finish", keep_a_copy)
     if broken:
-        monkeypatch.setattr(wall, "_tag", lambda *_: "f" * 64)
+        monkeypatch.setattr(engine, "_tag", lambda *_: "f" * 64)
 
     def fitted(weights: np.ndarray, folder: Path) -> tacit.Posterior:
         held = jnp.asarray(weights, jnp.float32)
@@ -137,7 +137,7 @@ def test_a_copied_run_with_one_entry_of_its_model_changed_is_another_look(
 
 def test_noise_does_not_cancel_where_programs_part_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a program does from its third step on shows in the fingerprint of the state that it meets there."""
-    monkeypatch.setattr(wall, "_tag", lambda *_: "the same for all")
+    monkeypatch.setattr(engine, "_tag", lambda *_: "the same for all")
 
     def late(factor: float) -> Method:
         def contribute(state: Any, record: Any, key: Any) -> Any:
@@ -154,7 +154,7 @@ def test_noise_does_not_cancel_where_programs_part_late(monkeypatch: pytest.Monk
 
 def test_noise_does_not_cancel_where_programs_agree_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that differed once stay apart, though they do the same where they are compared next."""
-    monkeypatch.setattr(wall, "_tag", lambda *_: "the same for all")
+    monkeypatch.setattr(engine, "_tag", lambda *_: "the same for all")
 
     def early(factor: float) -> Method:
         def contribute(state: Any, record: Any, key: Any) -> Any:
@@ -190,7 +190,9 @@ def times_met(monkeypatch: pytest.MonkeyPatch, steps: int, size: int = 70) -> li
 def test_short_segments_ask_for_few_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fingerprint takes as long as a chunk of records: in short runs it is asked for in seven segments of fifty."""
     assert times_met(monkeypatch, 50) == [0, 1, 2, 4, 8, 16, 32]
-    assert times_met(monkeypatch, 50 * engine.LONG_SEGMENT) == [*range(0, 50 * engine.LONG_SEGMENT, engine.LONG_SEGMENT)]
+    assert times_met(monkeypatch, 50 * engine.LONG_SEGMENT) == [
+        *range(0, 50 * engine.LONG_SEGMENT, engine.LONG_SEGMENT)
+    ]
     # Steps of many chunks, by the declared size.
     assert times_met(monkeypatch, 5, size=10**7) == [0, 1, 2, 3, 4]
 
@@ -242,7 +244,7 @@ SURROUNDINGS: dict[str, Callable[[Patch], None]] = {
     "device": lambda patch: patch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="another")]),
     "system": lambda patch: patch.setattr(platform, "platform", lambda: "another"),
     "cores": lambda patch: patch.setattr(system, "cores", lambda: [10**6]),
-    "processor": lambda patch: patch.setattr(wall, "_processor", lambda: ["another"]),
+    "processor": lambda patch: patch.setattr(engine, "_processor", lambda: ["another"]),
     **{name: (lambda patch, name=name: patch.setenv(name, "another")) for name in VARIABLES},
 }
 
@@ -300,11 +302,13 @@ def test_settings_of_jax_are_in_the_tag() -> None:
 
 
 PARTS: dict[str, Callable[[Patch], None]] = {
-    "options of the compiler": lambda patch: patch.setattr(wall, "QUICK_OPTIONS", {"xla_cpu_enable_fast_math": False}),
+    "options of the compiler": lambda patch: patch.setattr(
+        engine, "QUICK_OPTIONS", {"xla_cpu_enable_fast_math": False}
+    ),
     "words at once": lambda patch: patch.setattr(random, "WORDS_AT_ONCE", 2 * random.WORDS_AT_ONCE),
     "words in a group": lambda patch: patch.setattr(alias, "GROUP", 2 * alias.GROUP),
-    "segments": lambda patch: patch.setattr(wall, "SEGMENTS", 49),
-    "long segments": lambda patch: patch.setattr(wall, "LONG_SEGMENT", 99),
+    "segments": lambda patch: patch.setattr(engine, "SEGMENTS", 49),
+    "long segments": lambda patch: patch.setattr(engine, "LONG_SEGMENT", 99),
 }
 
 

@@ -89,7 +89,7 @@ def adding(*, per_record_key: bool = False) -> Method:
         contribute=contribute,
         update=lambda state, release, key: release.total,
         draw=lambda state, key: state,
-        record_key=record_key,
+        per_record_key=per_record_key,
     )
 
 

@@ -870,7 +870,7 @@ def _configuration() -> list[tuple[str, str]]:
 def _processor() -> list[str]:
     """Name the processor and its instruction set, for which the program is compiled; nothing where it is not told."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
     return sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})

@@ -53,7 +53,10 @@ def best_of(
     """
     first = runners[0]
     charge, ledgers = replace(first._charge, tag=secrets.token_hex(32)), first._ledgers
-    if any(runner._charge != first._charge or runner._ledgers != ledgers for runner in runners) or charge.kind != "select":
+    if (
+        any(runner._charge != first._charge or runner._ledgers != ledgers for runner in runners)
+        or charge.kind != "select"
+    ):
         raise ValueError(
             "The candidates of a selection must have one recipe, ledger and run. This is a mistake of tacit."
         )
