@@ -66,8 +66,9 @@ def work() -> None:
     tacit.distribute.start()
     import jax
 
-    from tacit.engine import Runner, random
-    from tacit.ledger import Ledger
+    from tacit.engine import random
+    from tacit.engine.runner import Runner
+    from tacit.ledger.file import Ledger
 
     def update(w: Any, release: Any, _: Any) -> Any:
         return jax.tree.map(lambda old, full: old - 1e-6 * full, w, release.full)
@@ -143,7 +144,7 @@ def main() -> None:
     said: dict[str, list[float]] = {"sum": [], "masks": []}
     for _ in range(options.rounds):
         for processes in times:
-            command = [sys.executable, "-m", "tacit.distribute", "-n", str(processes), __file__, "--work"]
+            command = [sys.executable, "-m", "tacit.adapters.distribute", "-n", str(processes), __file__, "--work"]
             core = {min(os.sched_getaffinity(0))}
             limit = (lambda core=core: os.sched_setaffinity(0, core)) if processes == 1 else None
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=limit)

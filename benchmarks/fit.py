@@ -1,4 +1,4 @@
-"""Seconds of one fit: a logistic regression of 5000 records with 17 columns by ``tacit.natural``, at epsilon 1.
+"""Seconds of one fit: a logistic regression of 5000 records with 17 columns by ``tacit.glm``, at epsilon 1.
 
     python benchmarks/fit.py
 
@@ -17,9 +17,10 @@ import jax
 import numpy as np
 
 import tacit
-from tacit.engine import Runner, random
-from tacit.fit import drawing
-from tacit.ledger import Ledger
+from tacit.engine import random
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Ledger
+from tacit.run.fit import drawing
 from tacit.run.plan import planned
 
 COUNT, COLUMNS, BUDGET = 5000, 17, tacit.Budget(1.0, 1e-5)
@@ -43,12 +44,12 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
 def main() -> None:
     """Print both."""
     jax.config.update("jax_enable_compilation_cache", False)
-    method = tacit.natural()
+    method = tacit.glm()
     data, key = sealed(0), jax.random.key(0)
     first = timed(lambda: tacit.fit(method, data, BUDGET, key=key, progress=False).draws)
     print(f"with compilation {first[0]:.2f} s, {first[1]:.2f} s of processor time (asked: 5)")
     built, mechanism, _ = planned(method, data, BUDGET)
-    facts: dict[str, Any] = {"run": "timing", "kind": "fit", "title": "natural", "simulation": True}
+    facts: dict[str, Any] = {"run": "timing", "kind": "fit", "title": "glm", "simulation": True}
     runner = Runner(built, data, mechanism, secret=random.fixed(0), key=key, ledgers=[Ledger()], **facts)
     init, draws = jax.jit(built.init), drawing(built)
 

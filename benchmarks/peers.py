@@ -40,7 +40,7 @@ import tacit  # noqa: E402
 from tacit import accounting  # noqa: E402
 from tacit.accounting import losses, noise_multiplier  # noqa: E402
 from tacit.engine import alias, lattice, random  # noqa: E402
-from tacit.fit import fit_public  # noqa: E402
+from tacit.run.fit import fit_public  # noqa: E402
 
 SETTINGS = {
     "a": (1.0, 1e-5, 256 / 60000, 3516),
@@ -213,7 +213,7 @@ def fit() -> Found:
 
     found: Found = {}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "tacit.natural, 60 subsets of 1%": (tacit.natural(), {"rate": 0.01, "steps": 60}),
+        "tacit.glm, 60 subsets of 1%": (tacit.glm(), {"rate": 0.01, "steps": 60}),
         "tacit.logistic, 25 subsets of 2%": (tacit.logistic(bound=1.0), {"rate": 0.02, "steps": 25}),
         "tacit.logistic as it comes": (tacit.logistic(bound=1.0), {}),
     }
@@ -252,7 +252,7 @@ def topics() -> Found:
     number, words, count, steps = 50, 8000, 4000, 5
     with np.load(study.data_folder() / "wiki_bow.npz") as file:
         matrix = sparse.csr_matrix((file["data"], file["indices"], file["indptr"]), tuple(file["shape"]))[:count]
-    records = tacit.documents(matrix, cap=2.0)
+    records = tacit.topics.documents(matrix, cap=2.0)
     there = records["count"] > 0
     cells = (records["count"][there].astype(float), (np.nonzero(there)[0], records["word"][there]))
     thinned = sparse.csr_matrix(cells, (count, words))
@@ -260,10 +260,12 @@ def topics() -> Found:
 
     def private() -> Any:
         data = tacit.PrivateData(records, size=count)
-        return tacit.fit(method, data, tacit.Budget(1.0, 1e-5), progress=False, **recipe).points["concentration"]
+        return tacit.fit(method, data, tacit.Budget(1.0, 1e-5), progress=False, **recipe).point_estimates[
+            "concentration"
+        ]
 
     def public() -> Any:
-        return fit_public(method, records, key=jax.random.key(0), **recipe).points["concentration"]
+        return fit_public(method, records, key=jax.random.key(0), **recipe).point_estimates["concentration"]
 
     def theirs() -> Any:
         facts = {"learning_method": "online", "batch_size": count // steps, "max_iter": 1, "total_samples": count}

@@ -26,8 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import tacit
-from tacit.engine import Runner, disk, random
-from tacit.ledger import Ledger
+from tacit.engine import disk, random
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Ledger
 
 COLUMNS, SUBSET, GROUPS = 20, 256, 8
 HIDDEN = {"network": 256, "wide network": 1200}

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import tacit
-from tacit import engine
 from tacit.engine import alias, random, sample
+from tacit.engine import runner as engine
 from tacit.types import Array, Key, Record, State
 
 COLUMNS, SUBSET, STEPS = 100, 256, 4096
@@ -39,7 +39,7 @@ def method() -> tacit.Method:
     def contribute(w: State, record: Record, _: Key) -> Array:
         return jax.grad(log_likelihood)(w, record)
 
-    def update(w: State, release: tacit.Release, _: Key) -> Array:
+    def update(w: State, release: tacit.types.Release, _: Key) -> Array:
         return w + 1e-6 * release.full
 
     return tacit.Method(lambda key: jnp.zeros(COLUMNS), contribute, update, lambda w, _: {"w": w})

@@ -14,8 +14,8 @@ import csv
 from pathlib import Path
 
 import tacit
+from tacit.datasets import HOSPITAL, HOSPITAL_TRUTH, hospital
 from tacit.facts.files import draft
-from tacit.simulate import HOSPITAL, HOSPITAL_TRUTH, hospital
 
 OUT = Path("csv_formula")
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import tacit
-from tacit.simulate import HOSPITAL, hospital
+from tacit.datasets import HOSPITAL, hospital
 
 COLUMNS = ("emergency", "earlier_stays", "diabetes", "readmitted")
 stays = hospital(seed=1)
@@ -27,7 +27,7 @@ def effect(table):
 
 
 estimates, variances = np.transpose([effect(table) for table in copies])
-combined = tacit.combine(estimates, variances)
+combined = tacit.synthetic.combine(estimates, variances)
 alone = 1.96 * variances[0] ** 0.5
 print(f"one copy, taken for real: {estimates[0]:.3f} +- {alone:.3f}")
 print(f"20 copies, combined:      {combined.mean:.3f}, 95% interval {combined.low:.3f} to {combined.high:.3f}")

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.audit import Audit, audit
+from tacit.run.audit import Audit, audit
 from tests.test_every_method import TABLE, numbers, plan
 
 RESULTS = Path(__file__).parent / "results"
@@ -34,7 +34,7 @@ def extreme(name: str) -> dict[str, Any]:
     records = TABLE[name].records
     large = {**records, numbers(name): 10 * records[numbers(name)]}
     method = TABLE[name].make()(plan(PrivateData(records)))
-    return large if all(jnp.all(jax.vmap(need.holds)(large)) for need in method.needs) else records
+    return large if all(jnp.all(jax.vmap(need.predicate)(large)) for need in method.requirements) else records
 
 
 def line(what: str, found: Audit) -> str:

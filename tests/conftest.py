@@ -18,8 +18,9 @@ import pytest
 from jax._src import compiler
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import QUICK_OPTIONS, Runner, _known, random
-from tacit.ledger import Ledger
+from tacit.engine import random
+from tacit.engine.runner import QUICK_OPTIONS, Runner, _known
+from tacit.ledger.file import Ledger
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 
@@ -127,7 +128,7 @@ def _recorder(steps: int) -> Method:
 
 @pytest.fixture(scope="session")
 def open_runner() -> Callable[..., Runner]:
-    """Open a Runner with a fixed secret: open_door(method, data, mechanism, seed=1, ledgers=[...], ...)."""
+    """Open a Runner with a fixed secret: open_runner(method, data, mechanism, seed=1, ledgers=[...], ...)."""
     return _open_runner
 
 

@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 NEIGHBOURS, EVERY, FIT = "tests/privacy/test_neighbours.py", "tests/test_every_method.py", "tests/test_fit.py"
 LEDGER, ANCHORS, FAULTS = "tests/test_ledger.py", "tests/test_anchors.py", "tests/test_faults.py"
 CERTIFICATE = "tests/test_certificate.py"
-WALL = "engine/__init__.py"
+WALL = "engine/runner.py"
 BORDER, ACCOUNTING = "tests/privacy/test_border.py", "tests/test_accounting.py"
 
 LEFT_OUT = (
@@ -284,7 +284,7 @@ MUTANTS = [
     ),
     Mutant(
         "one step fewer certified than taken",
-        "ledger.py",
+        "ledger/file.py",
         "        steps = sum(charge.steps for charge in of_run)\n",
         "        steps = sum(charge.steps for charge in of_run) - 1\n",
         (f"{LEDGER}::test_runs_count_repeated_steps",),
@@ -335,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         "a user's seed makes the noise, and the certificate does not say so",
-        "fit.py",
+        "run/fit.py",
         "            return cls(folder, uuid.uuid4().hex, key, secret, simulate is not None)\n",
         "            return cls(folder, uuid.uuid4().hex, key, secret, False)\n",
         (f"{FIT}::test_a_fresh_run_has_fresh_noise_and_a_simulation_says_so",),
@@ -368,49 +368,49 @@ MUTANTS = [
     ),
     Mutant(
         "the ledger's line is not synced to the disk",
-        "ledger.py",
+        "ledger/file.py",
         "            system.flush_to_disk(file)\n            if self._synced < 0:\n",
         "            if self._synced < 0:\n",
         (f"{LEDGER}::test_the_line_is_on_the_disk_before_charge_returns",),
     ),
     Mutant(
         "a line goes to a file that was replaced while its lock was waited for",
-        "ledger.py",
+        "ledger/file.py",
         "                    if self._is_in_place(file):\n",
         "                    if True:\n",
         (f"{LEDGER}::test_a_file_replaced_while_its_lock_is_waited_for_loses_no_look",),
     ),
     Mutant(
         "a line that was synced to a replaced file counts as written",
-        "ledger.py",
+        "ledger/file.py",
         "            self._sync(file, self._end + len(data))\n            self._still_in_place(file)\n",
         "            self._sync(file, self._end + len(data))\n",
         (f"{LEDGER}::test_a_file_replaced_while_a_line_is_synced_means_no_look",),
     ),
     Mutant(
         "a replay is free by a line that was synced to a replaced file",
-        "ledger.py",
+        "ledger/file.py",
         "                self._sync(file)\n                self._still_in_place(file)\n",
         "                self._sync(file)\n",
         (f"{LEDGER}::test_a_file_replaced_while_a_line_is_synced_means_no_look",),
     ),
     Mutant(
         "the ledger is not compared with its anchor",
-        "ledger.py",
+        "ledger/file.py",
         "        if said := anchors.problem(self._path, self._lines, self._run_anchor):\n",
         '        if said := "":\n',
         (f"{ANCHORS}::test_a_cap_is_not_won_back_by_an_older_copy",),
     ),
     Mutant(
         "a ledger is compared with its anchor when it is opened, and not when a look is charged",
-        "ledger.py",
+        "ledger/file.py",
         "            self._compare()\n            self._belongs(charge.mechanism.adjacency, charge.unit)\n",
         "            self._belongs(charge.mechanism.adjacency, charge.unit)\n",
         (f"{ANCHORS}::test_a_ledger_that_was_opened_before_its_file_went_back_charges_nothing",),
     ),
     Mutant(
         "the anchor is written after the look",
-        "ledger.py",
+        "ledger/file.py",
         '            self._append(file, header + [{"look": part.to_dict()} for part in new])\n'
         "            self._move_anchors()\n",
         "            self._move_anchors()  # of the looks before\n"
@@ -419,14 +419,14 @@ MUTANTS = [
     ),
     Mutant(
         "a replay reads records before the anchor knows its line",
-        "ledger.py",
+        "ledger/file.py",
         "                self._move_anchors()\n                return False\n",
         "                return False\n",
         (f"{ANCHORS}::test_a_ledger_ahead_of_its_anchor_goes_on",),
     ),
     Mutant(
         "a ledger that is gone is created anew although an anchor names it",
-        "ledger.py",
+        "ledger/file.py",
         "                    if not self._path.exists():\n                        raise\n"
         "                    return os.open(self._path, flags)  # another",
         "                    return os.open(self._path, flags | os.O_CREAT, 0o644) if write else None  # another",
@@ -434,14 +434,14 @@ MUTANTS = [
     ),
     Mutant(
         "the anchor in a run's folder is not compared",
-        "anchors.py",
+        "ledger/anchors.py",
         "    if run_anchor is not None and of_run is not None and",
         "    if run_anchor is not None and of_run is None and",
         (f"{ANCHORS}::test_a_run_folder_is_an_anchor_without_a_state_folder",),
     ),
     Mutant(
         "two copies of a ledger move one anchor, each from where it was",
-        "ledger.py",
+        "ledger/file.py",
         "            # A copy at another path, under another lock, may have been charged in the meantime.\n"
         "            self._compare()\n",
         "",
@@ -449,14 +449,14 @@ MUTANTS = [
     ),
     Mutant(
         "a longer ledger is taken for the one that its anchor knows",
-        "anchors.py",
+        "ledger/anchors.py",
         "        if lines[self.lines - 1].hash != self.head:\n",
         "        if False:\n",
         (f"{ANCHORS}::test_an_older_copy_that_went_on_elsewhere_is_refused",),
     ),
     Mutant(
         "the cap of a ledger that is gone is lost with it",
-        "ledger.py",
+        "ledger/file.py",
         '                book._cap = Budget.from_dict(before["cap"]) if "cap" in before else None\n',
         "",
         (f"{ANCHORS}::test_a_ledger_that_is_gone_goes_on_under_its_cap",),
@@ -484,7 +484,7 @@ MUTANTS = [
     ),
     Mutant(
         "a changed checkpoint is gone on from under the old key",
-        "fit.py",
+        "run/fit.py",
         "            replays, origin = seal == runner.seal(sealed), hashlib.sha256(sealed).digest()\n",
         "            replays, origin = True, hashlib.sha256(sealed).digest()\n",
         (
@@ -516,20 +516,20 @@ MUTANTS = [
     Mutant(
         "contributions that must be whole are shortened by the user's clip",
         "run/plan.py",
-        "    if built.whole:\n",
+        "    if built.bounded:\n",
         "    if False:\n",
         (f"{FIT}::test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent",),
     ),
     Mutant(
         "a chain that ends before its burn-in is drawn from",
         "run/plan.py",
-        "    if steps < built.least:\n",
+        "    if steps < built.min_steps:\n",
         "    if False:\n",
         (f"{FIT}::test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent",),
     ),
     Mutant(
         "two processes in one folder",
-        "ledger.py",
+        "ledger/file.py",
         "            held.enter_context(system.locked_folder(folder))\n",
         "            pass\n",
         (f"{FAULTS}::test_no_look_is_lost_or_free[another process in the folder-in the middle]",),
@@ -550,7 +550,7 @@ MUTANTS = [
     ),
     Mutant(
         "the secret stays when the run has ended",
-        "fit.py",
+        "run/fit.py",
         '            (self.folder / "secret.key").unlink(missing_ok=True)\n            (self.folder',
         "            (self.folder",
         (f"{FAULTS}::test_no_look_is_lost_or_free[SIGKILL-in the middle]",),
@@ -613,7 +613,7 @@ MUTANTS = [
     ),
     Mutant(
         "a look beyond the cap",
-        "ledger.py",
+        "ledger/file.py",
         "        if after <= cap.epsilon:\n",
         "        if after <= 1.1 * cap.epsilon:\n",
         (f"{LEDGER}::test_the_cap_refuses_before_writing",),
@@ -627,7 +627,7 @@ MUTANTS = [
     ),
     Mutant(
         "a certificate holds for whatever numbers lie beside it",
-        "certificate.py",
+        "ledger/certificate.py",
         "        if other:\n            raise CertificateError(\n                f\"The {' and '",
         "        if False:\n            raise CertificateError(\n                f\"The {' and '",
         ("tests/test_numbers.py::test_a_posterior_with_other_numbers_is_refused",),
@@ -655,14 +655,14 @@ MUTANTS = [
     ),
     Mutant(
         "samplers that are said to be exact",
-        "certificate.py",
+        "ledger/certificate.py",
         "        if not 0 < self.slack < self.delta or",
         "        if not 0 <= self.slack < self.delta or",
         (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
     ),
     Mutant(
         "more spent than the budget, and nobody asks why",
-        "certificate.py",
+        "ledger/certificate.py",
         "        if self.epsilon > self.budget.epsilon * (1 + _TOLERANCE) and not repeated:\n",
         "        if False:\n",
         (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
@@ -676,7 +676,7 @@ MUTANTS = [
     ),
     Mutant(
         "lines of the ledger that no look explains",
-        "certificate.py",
+        "ledger/certificate.py",
         "(self.ledger_lines > least and not others)",
         "False",
         (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
@@ -690,7 +690,7 @@ MUTANTS = [
     ),
     Mutant(
         "a user's code passes as tacit's own by its name",
-        "provenance.py",
+        "ledger/provenance.py",
         "        return _package(name) and module is not None and module.__dict__ is one.__globals__\n",
         "        return _package(one.__module__ or name)\n",
         ("tests/test_provenance.py::test_a_name_alone_does_not_make_it_tacits",),
@@ -795,28 +795,28 @@ MUTANTS = [
     ),
     Mutant(
         "noise does not depend on what the program does",
-        "engine/__init__.py",
+        "engine/runner.py",
         '        tag = f"{self.tag} {segment} {chain.hex()}"\n',
         '        tag = f"{self.tag} {segment}"\n',
         ("tests/privacy/test_border.py::test_noise_does_not_cancel_even_if_the_tag_is_wrong",),
     ),
     Mutant(
         "the fingerprint is that of the first state",
-        "engine/__init__.py",
+        "engine/runner.py",
         "        if now_and_then or not before or",
         "        if not before or",
         ("tests/privacy/test_border.py::test_noise_does_not_cancel_where_programs_part_late",),
     ),
     Mutant(
         "settings of JAX are not in the tag",
-        "engine/__init__.py",
+        "engine/runner.py",
         "system.cores(), _processor(), _configuration()]",
         "system.cores(), _processor()]",
         ("tests/privacy/test_border.py::test_settings_of_jax_are_in_the_tag",),
     ),
     Mutant(
         "every place counts as alike",
-        "engine/__init__.py",
+        "engine/runner.py",
         "        alike = all(self._same(here, state, key, _turned(self.chunk, turn)) for"
         " turn in (1, self.chunk // 2 + 1))\n",
         "        alike = True\n",
@@ -824,7 +824,7 @@ MUTANTS = [
     ),
     Mutant(
         "places are not looked at later",
-        "engine/__init__.py",
+        "engine/runner.py",
         "        return digest.digest(), not thorough or",
         "        return digest.digest(), True or not thorough or",
         ("tests/privacy/test_border.py::test_a_contribution_that_depends_on_its_place_later_releases_nothing",),
@@ -873,21 +873,21 @@ MUTANTS = [
     ),
     Mutant(
         "a program that mixes records is compiled",
-        "engine/__init__.py",
+        "engine/runner.py",
         "        if self.alike and not independence.apart(closed, kinds, size):\n",
         "        if False:\n",
         ("tests/engine/test_independence.py::test_a_rule_for_batches_gets_one_record_at_a_time",),
     ),
     Mutant(
         "a method is traced again for the step",
-        "engine/__init__.py",
+        "engine/runner.py",
         "        if (size, record_key is None) not in self._traced:\n",
         "        if True:\n",
         ("tests/engine/test_independence.py::test_what_was_checked_is_what_is_compiled",),
     ),
     Mutant(
         "call-backs of a batching rule are not seen",
-        "engine/__init__.py",
+        "engine/runner.py",
         "        if calls := trace.contents(closed)[1]:\n",
         "        if calls := set():\n",
         ("tests/engine/test_independence.py::test_a_call_out_of_a_rule_for_batches_is_refused",),
@@ -903,7 +903,7 @@ MUTANTS = [
     Mutant(
         "a caller's question is answered by a refusal",
         "wall/border.py",
-        "fixed=need.fixed and _is_ours(need.holds))",
+        "fixed=need.fixed and _is_ours(need.predicate))",
         "fixed=need.fixed)",
         ("tests/privacy/test_border.py::test_a_need_of_the_caller_s_answers_no_question[True]",),
     ),
@@ -975,7 +975,7 @@ MUTANTS = [
     ),
     Mutant(
         "a checkpoint's fingerprints are not sealed",
-        "fit.py",
+        "run/fit.py",
         "    return repr((done, chain)).encode()",
         "    return repr(done).encode()",
         (f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[chain-7]",),

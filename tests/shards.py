@@ -1,6 +1,6 @@
 """What the processes of tests/test_distribute.py run: sums whose bits are printed, and a fit that may be killed.
 
-python -m tacit.distribute -n 2 shards.py FOLDER [kill]
+python -m tacit.adapters.distribute -n 2 shards.py FOLDER [kill]
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def released() -> np.ndarray:
     import jax
     import jax.numpy as jnp
 
-    from tacit.engine import Runner, random
-    from tacit.ledger import Ledger
+    from tacit.engine import random
+    from tacit.engine.runner import Runner
+    from tacit.ledger.file import Ledger
 
     data = tacit.distribute.seal(part, shards=4, size=160)
     facts: dict[str, Any] = {"ledgers": [Ledger()], "run": "test", "kind": "fit", "title": "test"}

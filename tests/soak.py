@@ -18,7 +18,7 @@ import numpyro
 import numpyro.distributions as dist
 
 import tacit
-from tacit.engine import Runner
+from tacit.engine.runner import Runner
 
 STEPS = 1_000_000
 

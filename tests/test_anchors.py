@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import BudgetExceeded, Ledger, anchors, cli, ledger
+from tacit import BudgetExceeded, Ledger, cli
 from tacit.accounting.mechanism import Budget
-from tacit.anchors import RUN_ANCHOR, Anchor
-from tacit.certificate import Certificate, CertificateError
-from tacit.ledger import GENESIS, LedgerError, Line, canonical
+from tacit.ledger import anchors
+from tacit.ledger import file as ledger
+from tacit.ledger.anchors import RUN_ANCHOR, Anchor
+from tacit.ledger.certificate import Certificate, CertificateError
+from tacit.ledger.file import GENESIS, LedgerError, Line, canonical
 from tests.test_ledger import charge, steps_on, total
 
 BUDGET = Budget(1.0, 1e-6)
@@ -308,7 +310,7 @@ def test_a_full_disk_leaves_the_anchor_behind_and_no_worse(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "write_whole", full)
+        patch.setattr(ledger, "atomic_write", full)
         assert Ledger(path).charge(charge(50, 60)) is True
     assert Ledger(path).anchored == 2
     assert Ledger(path).charge(charge(60, 70)) is True

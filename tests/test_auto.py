@@ -1,4 +1,4 @@
-"""The choice of a method: a public rule, and a formula by ``natural`` has the posterior of the formula."""
+"""The choice of a method: a public rule, and a formula by ``glm`` has the posterior of the formula."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import tacit
-from tacit.auto import auto, by_natural
-from tacit.methods import natural
-from tacit.model import Reading
-from tacit.rehearse import _Stage
+from tacit.methods import glm
+from tacit.models.guided import GuidedModel
+from tacit.run.auto import auto, by_glm
 from tacit.run.plan import built_for, plan_for, planned
+from tacit.run.rehearse import _Stage
 from tacit.types import Plan
 from tacit.wall.data import encode
 
@@ -54,7 +54,7 @@ def table() -> dict[str, Any]:
     }
 
 
-def formula(text: str, family: str, **options: Any) -> tacit.Formula:
+def formula(text: str, family: str, **options: Any) -> tacit.models.formula.Formula:
     return tacit.formula(text, SCHEMA, family=family, **options)
 
 
@@ -68,7 +68,7 @@ def formula(text: str, family: str, **options: Any) -> tacit.Formula:
     ],
 )
 def test_regressions_are_for_natural(text: str, family: str, settings: dict[str, Any]) -> None:
-    assert auto(formula(text, family, **settings), size=100_000, budget=BUDGET).why.startswith("natural")
+    assert auto(formula(text, family, **settings), size=100_000, budget=BUDGET).why.startswith("glm")
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_natural_is_planned_for_the_steps_of_the_fit() -> None:
     built = built_for(model, plan_for(data, BUDGET))
     other, mechanism, title = planned(model, data, BUDGET, steps=7)
     assert (built.for_steps, other.for_steps, mechanism.steps) == (40, 7, 7)
-    assert other.model.note == built.model.note
+    assert other.model.reason == built.model.reason
     assert other.model.source is model
-    assert title == "natural"
+    assert title == "glm"
 
 
 def test_what_is_known_of_a_formula_needs_no_guide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +113,9 @@ def test_what_is_known_of_a_formula_needs_no_guide(monkeypatch: pytest.MonkeyPat
     def refuse(*_: Any) -> None:
         raise AssertionError("a guide was read")
 
-    monkeypatch.setattr(Reading, "__init__", refuse)
+    monkeypatch.setattr(GuidedModel, "__init__", refuse)
     ours = built_for(model, plan).model
-    assert ours.note.startswith("natural")
+    assert ours.reason.startswith("glm")
     assert (ours.source, theirs.source) == (model, model)
     records = jax.tree.map(lambda column: jnp.asarray(column[:20]), encode(table(), SCHEMA))
     made = [known.simulate(KEY, records) for known in (ours, theirs)]  # type: ignore[misc]
@@ -130,13 +130,13 @@ def test_what_is_known_of_a_formula_needs_no_guide(monkeypatch: pytest.MonkeyPat
 
 def test_a_rehearsal_is_of_the_method_that_a_fit_takes() -> None:
     model = formula("ill ~ age", "bernoulli")
-    for size, method in ((100_000, "natural"), (20, "vi")):
+    for size, method in ((100_000, "glm"), (20, "vi")):
         built = _Stage(model, SCHEMA, size, BUDGET, None, None).built
-        assert built.model.note.startswith(f"{method}, since")
+        assert built.model.reason.startswith(f"{method}, since")
 
 
 def test_units_of_several_records_are_for_vi() -> None:
-    """What keeps a record within the clip of ``natural`` says nothing of a sum of several."""
+    """What keeps a record within the clip of ``glm`` says nothing of a sum of several."""
     several = tacit.Schema(SCHEMA.columns, unit="patient", max_records=3)
     chosen = auto(tacit.formula("ill ~ age", several, family="bernoulli"), size=100_000, budget=BUDGET)
     assert "a patient has several records" in chosen.why
@@ -145,7 +145,7 @@ def test_units_of_several_records_are_for_vi() -> None:
 def test_few_records_or_an_unknown_number_are_for_vi() -> None:
     model = formula("ill ~ age * sex * clinic", "bernoulli")
     assert "16 columns ask for about" in auto(model, size=300, budget=BUDGET).why
-    assert auto(model, size=300, budget=tacit.Budget(8.0, 1e-6)).why.startswith("natural")
+    assert auto(model, size=300, budget=tacit.Budget(8.0, 1e-6)).why.startswith("glm")
     assert "not declared" in auto(model, budget=BUDGET).why
     assert "not a formula" in auto(lambda x: None, size=10, budget=BUDGET).why
 
@@ -166,10 +166,10 @@ def test_without_noise_it_is_the_posterior_of_the_formula(
     10**7. No record weighs less for its leverage here. Residuals beyond 2.5 deviations are cut, and sigma is known from
     the tails: a deviation and 30%.
     """
-    monkeypatch.setattr(natural, "REACH", 100.0)
-    monkeypatch.setattr(natural, "LEVER", 100.0)
+    monkeypatch.setattr(glm, "REACH", 100.0)
+    monkeypatch.setattr(glm, "LEVER", 100.0)
     model, records = formula(text, family), encode(table(), SCHEMA)
-    posterior = tacit.fit_public(by_natural(model), records, key=KEY, rate=1.0, steps=40)
+    posterior = tacit.fit_public(by_glm(model), records, key=KEY, rate=1.0, steps=40)
     means = {name: jnp.asarray(draws.mean(0)) for name, draws in posterior.draws.items()}
     assert {name: value.shape for name, value in means.items()} == {
         name: prior.event_shape for name, prior in model.priors.items()
@@ -199,13 +199,13 @@ def test_a_model_is_fitted_by_what_suits_it(tmp_path: Any) -> None:
     model = formula("ill ~ age + (1 | clinic)", "bernoulli")
     data = tacit.PrivateData(table(), SCHEMA, size=COUNT)
     posterior = tacit.fit(model, data, tacit.Budget(20.0, 1e-5), simulate=1, key=KEY, progress=False)
-    assert posterior.note.startswith("natural, since this is a bernoulli regression")
-    assert "method: natural" in repr(posterior)
+    assert posterior.reason.startswith("glm, since this is a bernoulli regression")
+    assert "method: glm" in repr(posterior)
     assert posterior.certificate is not None
-    assert posterior.certificate.to_markdown().count("natural") >= 1
+    assert posterior.certificate.to_markdown().count("glm") >= 1
     effect = tacit.comparisons(posterior, {"age": [40, 80]})
     assert 0.1 < float(effect.mean[0]) < 0.3
     posterior.save(tmp_path / "posterior.npz")
     loaded = tacit.Posterior.load(tmp_path / "posterior.npz")
-    assert loaded.note == posterior.note
+    assert loaded.reason == posterior.reason
     assert [row[0] for row in loaded.rows()] == [row[0] for row in posterior.rows()]

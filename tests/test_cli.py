@@ -21,8 +21,8 @@ import tacit
 from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.cli import main, papers
 from tacit.cli.runs import _loaded
-from tacit.engine import Runner
-from tacit.ledger import Charge, Ledger
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Charge, Ledger
 
 SCHEMA = """unit = "patient"
 size = 400
@@ -400,12 +400,12 @@ def test_audit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     def honest(method: None, records: None, claim: Mechanism, runs: int, inside: bool, **_: Any) -> np.ndarray:
         return np.random.default_rng(int(inside)).normal(inside, claim.noise_multiplier, runs)
 
-    attacks = importlib.import_module("tacit.audit")
+    attacks = importlib.import_module("tacit.run.audit")
     monkeypatch.setattr(attacks, "canary_scores", honest)
     assert run("audit", "--runs", "2000") == 0
     assert "the attack proves" in capsys.readouterr().out
     monkeypatch.setattr(
-        importlib.import_module("tacit.audit"),
+        importlib.import_module("tacit.run.audit"),
         "canary_scores",
         lambda *given, **more: honest(*given, **more) + 5.0 * given[-1],
     )

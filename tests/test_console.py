@@ -13,7 +13,7 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Budget, Mechanism
-from tacit.ledger import Charge, Ledger
+from tacit.ledger.file import Charge, Ledger
 
 SOURCE = Path(str(tacit.__file__)).parent
 CONSOLES = {

@@ -23,11 +23,12 @@ from scipy.interpolate import BSpline
 from scipy.stats import chi2, norm
 
 import tacit
-from tacit import distribute
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, lattice, random, shards
+from tacit.adapters import distribute
+from tacit.engine import lattice, random, shards
 from tacit.engine.repeat import best_of
-from tacit.ledger import Ledger
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Ledger
 from tacit.types import Method
 from tests import shards as script
 from tests.conftest import quick_flags
@@ -42,7 +43,15 @@ def run(processes: int, *arguments: object, devices: int = 1) -> subprocess.Comp
     flags = f"{quick_flags()} --xla_force_host_platform_device_count={devices}"
     told = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "XLA_FLAGS": flags}
     told["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    command = [sys.executable, "-m", "tacit.distribute", "-n", str(processes), str(SCRIPT), *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-m",
+        "tacit.adapters.distribute",
+        "-n",
+        str(processes),
+        str(SCRIPT),
+        *map(str, arguments),
+    ]
     return subprocess.run(command, capture_output=True, text=True, env=told, timeout=300, check=False)
 
 

@@ -21,7 +21,7 @@ import pytest
 import tacit
 from tacit.cli import main, parser
 from tacit.cli.runs import _model
-from tacit.ledger import Charge
+from tacit.ledger.file import Charge
 from tacit.run.plan import planned
 from tacit.types import Plan
 

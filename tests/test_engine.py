@@ -24,11 +24,12 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import engine
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step, random
-from tacit.ledger import Ledger
-from tacit.types import Method, Need, Rows, State, is_rows
+from tacit.engine import random
+from tacit.engine import runner as engine
+from tacit.engine.runner import _Step
+from tacit.ledger.file import Ledger
+from tacit.types import Method, Requirement, SparseRows, State, is_sparse
 from tacit.wall import clip, keys, streams
 from tacit.wall.data import PrivateData
 from tacit.wall.layout import Layout, released_size
@@ -106,8 +107,8 @@ class Engine:
         plain, products, tables = step._kinds(blocks)
         first, products, tables = 0, iter(products), iter(tables)
         found = []
-        for leaf, product in zip(jax.tree.leaves(step.shape, is_leaf=is_rows), step.outers, strict=True):
-            if is_rows(leaf):
+        for leaf, product in zip(jax.tree.leaves(step.shape, is_leaf=is_sparse), step.outers, strict=True):
+            if is_sparse(leaf):
                 found.append(next(tables))
             elif product:
                 found.append(np.ravel(product.leaf(next(products).reshape(product.rows, product.columns))))
@@ -126,11 +127,11 @@ def leaf_of(kind: str, rng: np.random.Generator, width: int) -> Callable[..., An
     def tiled(x: Any, size: int) -> Any:
         return jnp.tile(x, -(-size // len(x)))[:size]
 
-    def sparse(state: Any, record: Any) -> Rows:
+    def sparse(state: Any, record: Any) -> SparseRows:
         count = 5 + line
         index = (record["k"] * line + jnp.arange(4)) % (count + 2) - 1  # some beside the table
         index = jnp.where(record["k"] == 1, index // 2, index)  # some twice
-        return Rows(index, f(tiled(record["x"], 12)).reshape(4, 3), count)
+        return SparseRows(index, f(tiled(record["x"], 12)).reshape(4, 3), count)
 
     kinds: dict[str, Callable[..., Any]] = {
         "dense": lambda state, record, record_key: f(record["x"] * state + shift),
@@ -180,7 +181,7 @@ def program_of(number: int) -> Program:
         kinds = ["dense", "number"]
     parts = {f"{i}": leaf_of(kind, rng, width) for i, kind in enumerate(kinds)}
     per_record_key = "own" in kinds
-    needs = (Need("k is not 2.", lambda record: record["k"] != 2),) if number % 3 == 1 else ()
+    needs = (Requirement("k is not 2.", lambda record: record["k"] != 2),) if number % 3 == 1 else ()
 
     def contribute(state: State, record: Any, key: Any, mine: Any = None) -> Any:
         return {name: part(state, record, mine) for name, part in parts.items()}
@@ -191,7 +192,7 @@ def program_of(number: int) -> Program:
         lambda state, *_: state,
         lambda state, _: {},
         per_record_key=per_record_key,
-        needs=needs,
+        requirements=needs,
     )
     weights = tuple(float(w) for w in rng.uniform(0.2, 3, len(kinds))) if weighted else None
     steps = 10**5 if number % 20 == 13 else STEPS
@@ -304,7 +305,7 @@ def outcome(
 
 def sorted_by_kind(reference: Reference, leaves: list[np.ndarray]) -> list[np.ndarray]:
     """Return the leaves in the order in which noise is drawn: sparse ones last."""
-    kinds = [is_rows(leaf) for leaf in reference.layout.leaves]
+    kinds = [is_sparse(leaf) for leaf in reference.layout.leaves]
     return [leaves[i] for i in sorted(range(len(leaves)), key=lambda i: kinds[i])]
 
 

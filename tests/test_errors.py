@@ -20,7 +20,7 @@ from jax.experimental import io_callback
 
 import tacit
 from tacit import Budget, Ledger, Mechanism, PrivateData, Schema, accounting, ask, calibrate, fit, fit_public, vi
-from tacit.types import MethodFor, Need, Plan
+from tacit.types import MethodFor, Plan, Requirement
 
 CANARY = 73519.0
 COUNT = 61
@@ -149,7 +149,7 @@ def sum_of(world: World, clip: Any = 1.0, budget: Any = None, data: Any = None, 
 
 def other_recipe(world: World, **settings: Any) -> Any:
     # The folder of a run that has been begun and has not looked yet.
-    from tacit.fit import _Run
+    from tacit.run.fit import _Run
 
     mechanism = calibrate(Budget(1.0, 1e-5), rate=0.1, steps=3, clip=2.0)
     _Run.begin(world.folder, mechanism, Budget(1.0, 1e-5), jax.random.key(0), 1).keep(mechanism, Budget(1.0, 1e-5), 1)
@@ -171,15 +171,15 @@ for bad in (-1.0, 0.0, NAN, INF):
 for bad in (1.0, 2.0, 0.0, -0.1, NAN):
     add(f"Budget delta {bad}", lambda w, v=bad: Budget(1.0, v), "delta must be above 0 and below 1")
     add(f"cost delta {bad}", lambda w, v=bad: Mechanism(0.1, 1.0, 1.0, 1).cost(v), "delta must be above 0")
-    add(f"epsilon delta {bad}", lambda w, v=bad: tacit.epsilon(0.1, 1.0, 1, v), "delta must be above 0")
+    add(f"epsilon delta {bad}", lambda w, v=bad: tacit.accounting.epsilon(0.1, 1.0, 1, v), "delta must be above 0")
     add(f"spent delta {bad}", lambda w, v=bad: accounting.spent([(0.1, 1.0, 1)], v), "delta must be above 0")
 for bad in (1.1, 0.0, -0.5, NAN, INF):
     add(f"Mechanism rate {bad}", lambda w, v=bad: Mechanism(v, 1.0, 1.0, 1), "rate must be above 0 and at most 1")
     add(f"calibrate rate {bad}", lambda w, v=bad: calibrate(B, rate=v, steps=1, clip=1.0), "rate must be above 0")
     add(f"fit rate {bad}", lambda w, v=bad: run(w, rate=v), "rate must be above 0")
-    add(f"epsilon rate {bad}", lambda w, v=bad: tacit.epsilon(v, 1.0, 1, 1e-5), "rate must be above 0")
-    add(f"advantage rate {bad}", lambda w, v=bad: tacit.advantage(v, 1.0, 1), "rate must be above 0")
-    add(f"tpr rate {bad}", lambda w, v=bad: tacit.true_positive_rate(0.1, v, 1.0, 1), "rate must be above 0")
+    add(f"epsilon rate {bad}", lambda w, v=bad: tacit.accounting.epsilon(v, 1.0, 1, 1e-5), "rate must be above 0")
+    add(f"advantage rate {bad}", lambda w, v=bad: tacit.accounting.advantage(v, 1.0, 1), "rate must be above 0")
+    add(f"tpr rate {bad}", lambda w, v=bad: tacit.accounting.true_positive_rate(0.1, v, 1.0, 1), "rate must be above 0")
 for bad in (0.0, -1.0, NAN, INF):
     add(f"Mechanism clip {bad}", lambda w, v=bad: Mechanism(0.1, v, 1.0, 1), "clip must be a finite number above 0")
     add(f"calibrate clip {bad}", lambda w, v=bad: calibrate(B, rate=0.1, steps=1, clip=v), "clip must be a finite")
@@ -195,7 +195,7 @@ for odd in (10.0, "10", True):
 for odd in ("1", None, True):
     add(f"Budget epsilon {odd!r}", lambda w, v=odd: Budget(v, 1e-5), "must be a number", TypeError)
     add(f"ask clip {odd!r}", lambda w, v=odd: sum_of(w, clip=v), "must be a number", TypeError)
-add("fpr", lambda w: tacit.true_positive_rate(1.5, 0.1, 1.0, 1), r"probabilities in \[0, 1\]")
+add("fpr", lambda w: tacit.accounting.true_positive_rate(1.5, 0.1, 1.0, 1), r"probabilities in \[0, 1\]")
 add("adjacency", lambda w: run(w, adjacency="swap"), "adjacency='add-remove'")
 add("ask adjacency", lambda w: sum_of(w, adjacency="swap"), "adjacency='add-remove'")
 
@@ -301,7 +301,7 @@ def test_a_need_that_calls_out_of_the_program_is_refused(world: World) -> None:
         return record["y"] >= 0
 
     def leaky(plan: Plan) -> tacit.Method:
-        return vi(logistic)(plan)._replace(needs=(Need("y must not be negative.", holds),))
+        return vi(logistic)(plan)._replace(requirements=(Requirement("y must not be negative.", holds),))
 
     with pytest.raises(ValueError, match="needs calls out of the compiled program"):
         fit(MethodFor(leaky), world.data, Budget(1.0, 1e-5), progress=False)

@@ -47,7 +47,7 @@ from sklearn.preprocessing import (
 from sklearn.semi_supervised import SelfTrainingClassifier
 from sklearn.utils.estimator_checks import check_estimator
 
-from tacit.estimators import (
+from tacit.adapters.sklearn import (
     BoundsScaler,
     PrivateLinearRegression,
     PrivateLogisticRegression,
@@ -412,7 +412,7 @@ def stand_in(self: Any, method: Any, records: dict[str, Any], **settings: Any) -
         for word, count in zip(records["word"].ravel(), records["count"].ravel(), strict=True):
             if count:
                 topics[word % self.n_components, word] += count
-        self.posterior_ = tacit.Posterior({}, None, points={"concentration": topics})
+        self.posterior_ = tacit.Posterior({}, None, point_estimates={"concentration": topics})
         return self.posterior_
     x = np.asarray(records["x"], float)
     if "y" in records:

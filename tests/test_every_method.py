@@ -21,12 +21,13 @@ from numpyro.infer.initialization import init_to_median
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, lattice, released
-from tacit.fit import fit_public
-from tacit.ledger import Ledger
+from tacit.engine import lattice
+from tacit.engine.runner import Runner, released
+from tacit.ledger.file import Ledger
 from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.vi import vi
+from tacit.run.fit import fit_public
 from tacit.types import Method, MethodFor, Plan, PyTree, Release
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
@@ -142,7 +143,7 @@ def on_network(method: Callable[..., MethodFor], **more: Any) -> Row:
 
 
 TABLE = {
-    "backprop, two hidden units": on_network(tacit.backprop, first_std=0.1),
+    "bayes_by_backprop, two hidden units": on_network(tacit.bayes_by_backprop, first_std=0.1),
     "dropout, two hidden units": on_network(tacit.dropout),
     "sgd, two hidden units": on_network(tacit.sgd),
     "sgld, two hidden units": on_network(tacit.sgld, step_size=0.1, thin=1),
@@ -153,8 +154,8 @@ TABLE = {
     "lda, two topics": Row(lambda: counted(lda(2, 6)), documents()),
     "logistic, three columns": Row(lambda: counted(tacit.logistic(bound=3.0)), records(True)),
     "marginals, of one number and one category": Row(lambda: counted(tacit.marginals(FACTS, prior_std=1.0)), facts()),
-    "natural, logistic regression": Row(lambda: counted(tacit.natural(prior_std=1.0)), records(True)),
-    "natural, linear regression": Row(lambda: counted(tacit.natural("normal")), records(False)),
+    "glm, logistic regression": Row(lambda: counted(tacit.glm(prior_std=1.0)), records(True)),
+    "glm, linear regression": Row(lambda: counted(tacit.glm("normal")), records(False)),
     "pbp, four hidden units": Row(lambda: counted(tacit.pbp((4,))), records(False)),
     "sep, probit regression": Row(lambda: counted(tacit.sep(tacit.sites.probit())), records(True)),
     "sep, mixture of two": Row(lambda: counted(tacit.sep(tacit.sites.mixture(2, 0.5))), clusters()),
@@ -164,7 +165,7 @@ TABLE = {
 # Second rows of a method take as long as the first ones to compile; they run with the slow tests.
 SECOND = (
     "dropout, two hidden units",
-    "natural, linear regression",
+    "glm, linear regression",
     "sep, mixture of two",
     "vi, linear regression with unknown noise, full covariance",
 )

@@ -66,7 +66,7 @@ def test_the_table_of_extras_is_that_of_the_project() -> None:
         ("matplotlib", lambda: tacit.plots.plot_forest(tacit.Posterior({"w": np.zeros(3)}, None))),
         ("dp_accounting", RECIPE.event),
         ("dp_accounting", lambda: tacit.classical.rdp(RECIPE, 1e-5)),
-        ("sklearn", lambda: importlib.import_module("tacit.estimators")),
+        ("sklearn", lambda: importlib.import_module("tacit.adapters.sklearn")),
     ],
     ids=["arviz", "plots", "event", "rdp", "estimators"],
 )
@@ -74,7 +74,7 @@ def test_a_missing_extra_is_one_sentence(package: str, use: Callable[[], Any], m
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    for name in [name for name in sys.modules if name.startswith(("tacit.estimators", "tacit.adapters.sklearn"))]:
+    for name in [name for name in sys.modules if name.startswith("tacit.adapters.sklearn")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ImportError) as caught:
         use()

@@ -29,12 +29,13 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import Ledger, engine, system
+from tacit import Ledger, system
 from tacit.engine import random as secret_random
-from tacit.ledger import LedgerError
+from tacit.engine import runner as engine
+from tacit.ledger.file import LedgerError
 from tests.conftest import with_constants_as_arguments
 
-fitting, book = importlib.import_module("tacit.fit"), importlib.import_module("tacit.ledger")
+fitting, book = importlib.import_module("tacit.run.fit"), importlib.import_module("tacit.ledger.file")
 
 STEPS = 6
 BUDGET = tacit.Budget(1.0, 1e-6)

@@ -21,7 +21,7 @@ import pytest
 
 import tacit
 from tacit.engine import random as secret_random
-from tacit.ledger import Ledger, LedgerError
+from tacit.ledger.file import Ledger, LedgerError
 from tacit.types import MethodFor, Plan, Suggestions
 from tests.conftest import quick_flags
 
@@ -99,13 +99,13 @@ def regression(count=2000):
 
 
 def test_a_method_is_built_for_the_steps_it_is_given():
-    """The phases of ``natural`` are parts of its steps: with those of 40 in a run of 5 nothing would be averaged."""
+    """The phases of ``glm`` are parts of its steps: with those of 40 in a run of 5 nothing would be averaged."""
     settings = {"key": jax.random.key(0), "simulate": 1, "progress": False}
     data = tacit.PrivateData(regression(), size=2000)
     budget = tacit.Budget(8.0, 1e-6)
-    by_hand = tacit.natural()(Plan(data.placeholder, 2000, steps=5))
+    by_hand = tacit.glm()(Plan(data.placeholder, 2000, steps=5))
     planned = tacit.fit(by_hand, data, budget, steps=5, **settings)
-    posterior = tacit.fit(tacit.natural(), data, budget, steps=5, **settings)
+    posterior = tacit.fit(tacit.glm(), data, budget, steps=5, **settings)
     assert posterior.certificate.mechanism == planned.certificate.mechanism
     assert posterior.certificate.mechanism.steps == 5
     assert same(planned, posterior)
@@ -114,7 +114,7 @@ def test_a_method_is_built_for_the_steps_it_is_given():
     assert np.all(np.abs(draws.mean(0) - [0.5, 1.5]) < 5 * draws.std(0))
     # Through a selection a candidate has the steps that the score leaves.
     seen = []
-    candidates, settings = {"natural": watched(tacit.natural(), seen)}, {**settings, "rate": 1.0}
+    candidates, settings = {"glm": watched(tacit.glm(), seen)}, {**settings, "rate": 1.0}
     settings.pop("progress")
     tacit.select(candidates, data, budget, steps=20, repeats=0.5, **settings)
     assert seen == [18]
@@ -136,20 +136,20 @@ def test_no_number_is_said_twice():
     data = tacit.PrivateData(regression(), size=2000, ledger=book)
     plan = Plan(data.placeholder, 2000)
     with pytest.warns(DeprecationWarning, match="size= of a method"):
-        old_size = tacit.natural(size=1000)
+        old_size = tacit.glm(size=1000)
     with pytest.warns(DeprecationWarning, match="steps= of a method"):
-        old_steps = tacit.natural(steps=8)
+        old_steps = tacit.glm(steps=8)
     for method, settings, words in (
-        (tacit.natural()(replace(plan, steps=7)), {"steps": 8}, "was built for 7 steps, and this run has 8"),
-        (tacit.natural()(plan), {"steps": 8}, "was built for 40 steps"),
-        (tacit.natural()(replace(plan, size=1000)), {}, "was built for 1000 records"),
-        (old_size, {}, "size=1000 was given to natural"),
-        (old_steps, {"steps": 9}, "steps=8 was given to natural"),
+        (tacit.glm()(replace(plan, steps=7)), {"steps": 8}, "was built for 7 steps, and this run has 8"),
+        (tacit.glm()(plan), {"steps": 8}, "was built for 40 steps"),
+        (tacit.glm()(replace(plan, size=1000)), {}, "was built for 1000 records"),
+        (old_size, {}, "size=1000 was given to glm"),
+        (old_steps, {"steps": 9}, "steps=8 was given to glm"),
     ):
         with pytest.raises(ValueError, match=words):
             tacit.fit(method, data, BUDGET, progress=False, **settings)
     assert old_steps(plan).suggests.steps == old_steps(plan).for_steps == 8
-    assert tacit.natural()(replace(plan, steps=9)).for_steps == 9
+    assert tacit.glm()(replace(plan, steps=9)).for_steps == 9
     assert book.charges == ()
 
 
@@ -158,12 +158,12 @@ def test_older_arguments_stay_for_a_release():
     net = tacit.network((lambda key: {"w": jnp.zeros(2)}, lambda weights, x: weights["w"] @ x), "bernoulli")
     plan = Plan(tacit.PrivateData(regression()).placeholder)
     for factory, arguments in (
-        (tacit.natural, ()),
+        (tacit.glm, ()),
         (tacit.sep, (tacit.sites.probit(),)),
         (tacit.pbp, ((3,),)),
         (tacit.sgd, (net,)),
         (tacit.sgld, (net,)),
-        (tacit.backprop, (net,)),
+        (tacit.bayes_by_backprop, (net,)),
     ):
         with pytest.raises(ValueError, match=f"{factory.__name__} computes with the number of records"):
             factory(*arguments)(plan)
@@ -210,7 +210,7 @@ def test_what_is_fitted_is_told_by_its_type():
 def test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent():
     book = Ledger()
     data = tacit.PrivateData(regression(), size=2000, ledger=book)
-    key, natural = jax.random.key(0), tacit.natural()
+    key, method = jax.random.key(0), tacit.glm()
     for settings, words in (
         ({"steps": 4}, "at least 5"),
         ({"clip": 0.5}, "Leave clip out"),
@@ -218,10 +218,10 @@ def test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent
         ({"weights": (1.0, 2.0, 1.0)}, "Leave weights out"),
     ):
         with pytest.raises(ValueError, match=words):
-            tacit.fit(natural, data, BUDGET, key=key, progress=False, **settings)
+            tacit.fit(method, data, BUDGET, key=key, progress=False, **settings)
         if "steps" not in settings:
             with pytest.raises(ValueError, match=words):
-                tacit.select({"one": {"method": natural, **settings}}, data, BUDGET, steps=20, key=key)
+                tacit.select({"one": {"method": method, **settings}}, data, BUDGET, steps=20, key=key)
     chain = counting_method()._replace(least=101)
     for act in (
         lambda: tacit.fit(chain, data, BUDGET, steps=100, progress=False),
@@ -231,7 +231,7 @@ def test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent
         with pytest.raises(ValueError, match="nothing to draw from before step 101"):
             act()
     assert book.charges == ()
-    assert tacit.fit(natural, data, BUDGET, clip=1.5, simulate=1, key=key, progress=False).draws["w"].shape == (1000, 2)
+    assert tacit.fit(method, data, BUDGET, clip=1.5, simulate=1, key=key, progress=False).draws["w"].shape == (1000, 2)
 
 
 def test_totals_are_unbiased_for_the_number_of_records():
@@ -484,7 +484,7 @@ def test_an_epsilon_that_leaves_no_room_for_slack_is_refused_before_a_look():
 
 
 def test_a_run_does_not_show_its_secret():
-    run = sys.modules["tacit.fit"]._Run.begin(None, tacit.Mechanism(1.0, 1.0, 1.0, 1), BUDGET, None, None)
+    run = sys.modules["tacit.run.fit"]._Run.begin(None, tacit.Mechanism(1.0, 1.0, 1.0, 1), BUDGET, None, None)
     assert repr(run) == f"<run {run.name}>"
 
 

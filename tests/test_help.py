@@ -103,7 +103,7 @@ def test_the_examples_run_one_after_the_other(
         return np.random.default_rng(int(inside)).normal(0, claim.noise_multiplier, runs)
 
     # What the audit does to the wall itself takes long, and is in privacy/test_audit_wall.py.
-    monkeypatch.setattr(importlib.import_module("tacit.audit"), "canary_scores", honest)
+    monkeypatch.setattr(importlib.import_module("tacit.run.audit"), "canary_scores", honest)
     files = {"schema.toml": SCHEMA, "model.py": MODEL, "tables.py": "from tacit import marginals\n"}
     for name, text in {**files, "patients.csv": patients()}.items():
         Path(name).write_text(text, encoding="utf-8")

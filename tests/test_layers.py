@@ -13,22 +13,22 @@ import tacit
 SOURCE = Path(tacit.__file__).parent
 LAYERS = (
     "extras system types",
-    "facts schema",
-    "accounting classical",
-    "anchors ledger certificate provenance",
+    "facts",
+    "accounting",
+    "ledger",
     "wall",
     "engine",
-    "models model",
+    "models",
     "methods",
-    "results calibration plots topics",
-    "run audit auto ep fit recalibrate rehearse select",
-    "adapters compat distribute estimators",
-    "cli simulate __init__ __main__",
+    "results",
+    "run",
+    "adapters",
+    "cli datasets __init__ __main__",
 )
-"""Lowest first. A module outside of the packages is beside the one that it will go to, or whose other name it is."""
+"""Lowest first."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 UPWARD = {
-    ("results/plots.py", "rehearse"): "what plot_rehearsal takes; for type checkers only",
+    ("results/plots.py", "run"): "what plot_rehearsal takes; for type checkers only",
     ("results/posterior.py", "adapters"): "Posterior.to_arviz is where users of ArviZ look; within the function only",
 }
 """Exceptions, and why."""

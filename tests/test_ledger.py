@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from tacit import accounting, ledger, system
+from tacit import accounting, system
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
-from tacit.ledger import GENESIS, BudgetExceeded, Charge, Ledger, LedgerError, Line
+from tacit.ledger import file as ledger
+from tacit.ledger.file import GENESIS, BudgetExceeded, Charge, Ledger, LedgerError, Line
 
 RECIPE = Mechanism(rate=0.01, clip=1.0, noise_multiplier=2.0, steps=100)
 
@@ -776,7 +777,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     script = """
 import sys
-from tacit.ledger import Ledger, Charge
+from tacit.ledger.file import Ledger, Charge
 from tacit.accounting.mechanism import Mechanism
 recipe = Mechanism(rate=0.01, clip=1.0, noise_multiplier=2.0, steps=100000)
 book = Ledger(sys.argv[1])
@@ -812,7 +813,7 @@ def test_nothing_is_written_to_a_file_that_somebody_planted(
     else:
         planted.symlink_to(theirs)
     with pytest.raises(OSError, match="could not be written"):
-        ledger.write_whole(tmp_path / "secret.key", lambda file: file.write(b"secret"), 0o600)
+        ledger.atomic_write(tmp_path / "secret.key", lambda file: file.write(b"secret"), 0o600)
     assert theirs.read_bytes() == b""
     assert not (tmp_path / "secret.key").exists()
 

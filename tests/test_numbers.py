@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.certificate import BEFORE, UNTIED, Certificate
+from tacit.ledger.certificate import BEFORE, UNTIED, Certificate
 from tacit.results.numbers import Saved, fingerprint, fingerprints
 from tests.test_fit import BUDGET, SETTINGS, model, records
 
@@ -85,7 +85,7 @@ def test_numbers_that_were_computed_from_certified_ones_say_so(posterior: tacit.
     assert "not the certified numbers" in (loaded.warning or "")
     assert "halved" in repr(loaded)
     assert "not the certified numbers" in loaded.verify()
-    mixed = tacit.mix([halved, halved], posterior.certificate)
+    mixed = tacit.synthetic.mix([halved, halved], posterior.certificate)
     assert "mixed" in mixed.verify()
 
 

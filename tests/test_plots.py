@@ -11,8 +11,8 @@ import pytest
 
 import tacit.results.plots
 from tacit.accounting.mechanism import Budget, Mechanism
-from tacit.certificate import Certificate
-from tacit.ledger import Charge, Ledger
+from tacit.ledger.certificate import Certificate
+from tacit.ledger.file import Charge, Ledger
 from tacit.results.plots import plot_ledger, plot_sweep, plot_topics, plot_tradeoff, plot_weights
 
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)

@@ -276,7 +276,7 @@ def test_recipes(odd: dict[str, Any]) -> None:
         assert Mechanism.from_json(mechanism.to_json()) == mechanism
     with searched():
         if not isinstance(odd["steps"], int) or odd["steps"] < 100:  # long recipes are slow to account for, not wrong
-            tacit.epsilon(odd["rate"], odd["noise"], odd["steps"], odd["delta"])
+            tacit.accounting.epsilon(odd["rate"], odd["noise"], odd["steps"], odd["delta"])
 
 
 # --- fits that must be refused --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
-from tacit.provenance import whose
+from tacit.ledger.provenance import whose
 from tacit.run.plan import built_for
 from tacit.types import Plan
 
@@ -50,7 +50,7 @@ LINEAR = eqx.nn.Linear(3, 1, key=jax.random.key(0))
 @pytest.mark.parametrize(
     "method",
     [
-        lambda: tacit.natural()(Plan(RECORD, 100)),
+        lambda: tacit.glm()(Plan(RECORD, 100)),
         lambda: tacit.logistic()(Plan(RECORD)),
         lambda: tacit.sep(tacit.sites.probit())(Plan(RECORD, 100)),
         lambda: tacit.marginals(SCHEMA)(Plan(SCHEMA.placeholder())),
@@ -81,7 +81,7 @@ def term(record: Any, m: Any) -> Any:
     "contribute",
     [
         lambda: tacit.vi(model)(Plan(RECORD)).contribute,
-        lambda: tacit.natural(features=lambda x: x)(Plan(RECORD, 100)).contribute,
+        lambda: tacit.glm(features=lambda x: x)(Plan(RECORD, 100)).contribute,
         lambda: network(Net(LINEAR)).contribute,
         lambda: network(eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(lambda x: x)])).contribute,
         lambda: lambda state, record, key: record,

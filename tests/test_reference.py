@@ -29,7 +29,7 @@ for name in ("tacit", "tacit.facts", "tacit.wall"):
     sys.modules[name] = empty
 import jax, jax.numpy as jnp, numpy as np
 from tacit.wall.reference import ReferenceRunner
-from tacit.ledger import Ledger
+from tacit.ledger.file import Ledger
 from tacit.accounting.mechanism import Mechanism
 from tacit.wall import keys
 from tacit.types import Method
@@ -96,7 +96,7 @@ def test_a_run_by_the_reference_is_charged_and_resumed(tmp_path: Path) -> None:
 
 
 def test_other_programs_and_data_have_other_tags_and_equal_ones_the_same() -> None:
-    from tacit.ledger import Ledger
+    from tacit.ledger.file import Ledger
     from tacit.wall.reference import ReferenceRunner
 
     def tag(method: tacit.Method, held: tacit.PrivateData, secret: int = 1, origin: bytes = b"") -> str:

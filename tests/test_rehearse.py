@@ -14,14 +14,14 @@ import numpyro.distributions as dist
 import pytest
 
 import tacit
-from tacit.engine import Runner
+from tacit.engine.runner import Runner
 from tacit.types import Model, Plan
 
 from .means import SCHEMA, mean_of
 
 BUDGET = tacit.Budget(1.0, 1e-6)
 KEY = jax.random.key(0)
-MODULE = importlib.import_module("tacit.rehearse")  # its name in the package is that of the function
+MODULE = importlib.import_module("tacit.run.rehearse")  # its name in the package is that of the function
 FORM = tacit.Schema(
     {"x": {"low": -2, "high": 2}, "group": {"levels": ["a", "b", "c"]}, "y": {"levels": ["no", "yes"]}}, size=150
 )
@@ -40,11 +40,11 @@ def method() -> tacit.Method:
 
 
 @pytest.fixture(scope="module")
-def known() -> tacit.Rehearsal:
+def known() -> tacit.run.rehearse.Rehearsal:
     return tacit.rehearse(mean_of(200), SCHEMA, BUDGET, epsilons=(0.3, 1), replicates=40, key=KEY)
 
 
-def test_intervals_that_count_the_noise_are_found_to_cover(known: tacit.Rehearsal) -> None:
+def test_intervals_that_count_the_noise_are_found_to_cover(known: tacit.run.rehearse.Rehearsal) -> None:
     # The posterior is exact, so that 40 intervals cover binomially: fewer than 29 has probability 0.001. The seed is
     # fixed.
     for row in known.rows:
@@ -56,7 +56,7 @@ def test_intervals_that_count_the_noise_are_found_to_cover(known: tacit.Rehearsa
     assert "covered" in known.chosen.verdict
 
 
-def test_widths_are_those_of_theory(known: tacit.Rehearsal) -> None:
+def test_widths_are_those_of_theory(known: tacit.run.rehearse.Rehearsal) -> None:
     for row in known.rows:
         noise = tacit.calibrate(row.budget, rate=1.0, steps=2, clip=6.0).noise_std / np.sqrt(2)
         std = (1 + 200**2 / (200 + noise**2)) ** -0.5
@@ -227,7 +227,7 @@ def test_a_door_with_a_real_secret_takes_no_other_records(open_runner) -> None:
         open_runner(mean_of(20), data, mechanism).rehearse(other, jax.random.key(0), KEY)
 
 
-def test_the_plot_has_a_line_for_each_setting(known: tacit.Rehearsal) -> None:
+def test_the_plot_has_a_line_for_each_setting(known: tacit.run.rehearse.Rehearsal) -> None:
     plt = pytest.importorskip("matplotlib.pyplot")
     ax = known.plot()
     assert len(ax.containers) == 1

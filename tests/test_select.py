@@ -15,9 +15,10 @@ from scipy import stats
 import tacit
 from tacit import accounting
 from tacit.accounting import composition, renyi
-from tacit.certificate import Certificate, CertificateError
-from tacit.engine import Runner, repeat
-from tacit.ledger import Charge, Ledger, LedgerError
+from tacit.engine import repeat
+from tacit.engine.runner import Runner
+from tacit.ledger.certificate import Certificate, CertificateError
+from tacit.ledger.file import Charge, Ledger, LedgerError
 from tacit.types import Model
 
 from .means import SCHEMA, mean_of
@@ -85,16 +86,16 @@ def test_an_independent_accountant_agrees(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_cost_grows_with_repeats_and_calibration_meets_the_budget() -> None:
-    costs = [tacit.epsilon(0.1, 3.0, 100, 1e-6, repeats=repeats) for repeats in (0.1, 1.0, 5.0, 20.0)]
+    costs = [tacit.accounting.epsilon(0.1, 3.0, 100, 1e-6, repeats=repeats) for repeats in (0.1, 1.0, 5.0, 20.0)]
     assert costs == sorted(costs)
-    assert costs[0] > tacit.epsilon(0.1, 3.0, 100, 1e-6)
+    assert costs[0] > tacit.accounting.epsilon(0.1, 3.0, 100, 1e-6)
     for adjacency in accounting.ADJACENCIES:
         recipe = tacit.calibrate(BUDGET, rate=0.1, steps=100, clip=1.0, repeats=6.0, adjacency=adjacency)
         assert 0.99 <= recipe.cost(BUDGET.delta) <= 1.0
         assert 0 < recipe.advantage() < 1
         assert recipe.true_positive_rate(0.01) < 0.05
     with pytest.raises(ValueError, match="repeats must be"):
-        tacit.epsilon(0.1, 3.0, 100, 1e-6, repeats=0.0)
+        tacit.accounting.epsilon(0.1, 3.0, 100, 1e-6, repeats=0.0)
 
 
 def test_error_rates_bound_the_exact_ones() -> None:

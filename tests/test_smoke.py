@@ -75,7 +75,7 @@ def test_one_fit_of_every_method(name: str) -> None:
     posterior = tacit.fit(row.make(), data, tacit.Budget(5.0, 1e-2), rate=0.5, key=KEY, progress=False, steps=STEPS)
     assert posterior.certificate is not None
     posterior.certificate.verify(data.ledger)
-    assert posterior.draws or posterior.points
+    assert posterior.draws or posterior.point_estimates
 
 
 def test_memory_and_disk_agree_and_a_run_is_resumed(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_question_and_synthetic_records() -> None:
 
 def test_an_estimator() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is missing")
-    from tacit.estimators import PrivateLogisticRegression
+    from tacit.adapters.sklearn import PrivateLogisticRegression
 
     records = patients()
     inputs = np.stack([records["age"], records["ill"]], 1)

@@ -34,16 +34,16 @@ def people(count: int = 3000, seed: int = 0) -> dict[str, Any]:
 
 def test_pairs_that_depend_are_chosen_and_the_look_is_charged() -> None:
     data = tacit.PrivateData(people(), SCHEMA)
-    chosen = tacit.choose_pairs(data, BUDGET, keep=[("c", "d")], simulate=1)
+    chosen = tacit.run.pairs.choose_pairs(data, BUDGET, keep=[("c", "d")], simulate=1)
     assert chosen.queries[:3] == [("c", "d"), ("a", "b"), ("b", "c")]
     assert ("a", "d") not in chosen.queries
     assert ("b", "d") not in chosen.queries
     assert [charge.kind for charge in data.ledger.charges] == ["ask"]
     assert chosen.certificate.epsilon <= BUDGET.epsilon
-    few = tacit.choose_pairs(data, BUDGET, number=1, simulate=1)
+    few = tacit.run.pairs.choose_pairs(data, BUDGET, number=1, simulate=1)
     assert few.queries == [("a", "b")]
     # With room for tables of one pair only, nothing is chosen that would need more.
-    narrow = tacit.choose_pairs(data, BUDGET, cells=9, simulate=1)
+    narrow = tacit.run.pairs.choose_pairs(data, BUDGET, cells=9, simulate=1)
     assert module.elimination(module.maximal(narrow.queries, module.cut(SCHEMA)), dict.fromkeys("abcd", 3))[1] == 9
 
 
@@ -51,7 +51,9 @@ def test_noise_alone_is_not_taken_for_dependence() -> None:
     """Independent columns: the sum of absolute noise exceeds twice its mean with a chance far below 1 in 1000."""
     random = np.random.default_rng(3)
     table = {name: random.choice(["l", "m", "h"], 200) for name in "abcd"}
-    chosen = tacit.choose_pairs(tacit.PrivateData(table, SCHEMA), tacit.Budget(0.5, 1e-6, unit="person"), simulate=2)
+    chosen = tacit.run.pairs.choose_pairs(
+        tacit.PrivateData(table, SCHEMA), tacit.Budget(0.5, 1e-6, unit="person"), simulate=2
+    )
     assert chosen.queries == []
 
 
@@ -107,13 +109,13 @@ def test_a_posterior_that_was_saved_can_synthesize_again(posterior: tacit.Poster
 
 
 def test_rubins_rules_by_hand() -> None:
-    combined = tacit.combine([1.0, 2.0, 3.0], [0.5, 0.5, 0.5])
+    combined = tacit.synthetic.combine([1.0, 2.0, 3.0], [0.5, 0.5, 0.5])
     assert combined.mean == 2
     assert combined.std == pytest.approx(np.sqrt(4 / 3 - 0.5))
     assert combined.freedom == pytest.approx(2 * (1 - 0.375) ** 2)
     assert combined.high - 2 == pytest.approx(combined.std * stats.t.ppf(0.975, 1.0))
     # Where the copies agree better than samples could, the mean variance stands in.
-    narrow = tacit.combine([[1.0, 5.0], [1.1, 5.0]], [[0.5, 0.1], [0.7, 0.3]], level=0.9)
+    narrow = tacit.synthetic.combine([[1.0, 5.0], [1.1, 5.0]], [[0.5, 0.1], [0.7, 0.3]], level=0.9)
     np.testing.assert_allclose(narrow.std**2, [0.6, 0.2])
     np.testing.assert_allclose(narrow.freedom, 1)
 
@@ -126,7 +128,7 @@ def test_combined_intervals_cover() -> None:
     estimate = random.normal(0, np.hypot(size**-0.5, noise), (1, runs))
     centre = estimate + random.normal(0, np.hypot(size**-0.5, noise), (copies, runs))
     said = centre + random.normal(0, size**-0.5, (copies, runs))
-    combined = tacit.combine(said, np.full(said.shape, 1 / size))
+    combined = tacit.synthetic.combine(said, np.full(said.shape, 1 / size))
     share = np.mean((combined.low < 0) & (combined.high > 0))
     assert 0.93 < share < 0.975
     naive = np.mean(np.abs(said[0]) < 1.96 * size**-0.5)
@@ -145,27 +147,27 @@ def test_combined_intervals_cover() -> None:
 )
 def test_what_cannot_be_combined_is_refused(estimates: Any, variances: Any, level: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        tacit.combine(estimates, variances, level=level)
+        tacit.synthetic.combine(estimates, variances, level=level)
 
 
 def test_mixing_puts_all_draws_together(posterior: tacit.Posterior) -> None:
     parts = [tacit.Posterior({"w": np.full((10, 2), float(i))}, None) for i in range(3)]
-    mixed = tacit.mix(parts, posterior.certificate)
+    mixed = tacit.synthetic.mix(parts, posterior.certificate)
     assert mixed.draws["w"].shape == (30, 2)
     assert mixed.draws["w"].mean() == 1
     assert mixed.certificate is posterior.certificate
     with pytest.raises(ValueError, match="same sites"):
-        tacit.mix([parts[0], tacit.Posterior({"v": np.zeros((3, 1))}, None)])
+        tacit.synthetic.mix([parts[0], tacit.Posterior({"v": np.zeros((3, 1))}, None)])
 
 
 def test_pairs_need_a_schema_with_columns_to_pair() -> None:
     with pytest.raises(ValueError, match=r"PrivateData\(records, schema\)"):
-        tacit.choose_pairs(tacit.PrivateData({"x": np.zeros(3)}), tacit.Budget(1.0, 1e-6))
+        tacit.run.pairs.choose_pairs(tacit.PrivateData({"x": np.zeros(3)}), tacit.Budget(1.0, 1e-6))
     one = tacit.Schema({"a": {"levels": [0, 1]}})
     with pytest.raises(ValueError, match="one column only"):
-        tacit.choose_pairs(tacit.PrivateData({"a": [0, 1]}, one), tacit.Budget(1.0, 1e-6))
+        tacit.run.pairs.choose_pairs(tacit.PrivateData({"a": [0, 1]}, one), tacit.Budget(1.0, 1e-6))
     data = tacit.PrivateData(people(10), SCHEMA)
     with pytest.raises(ValueError, match="Keep fewer"):
-        tacit.choose_pairs(data, BUDGET, keep=[("a", "b", "c")], cells=9)
+        tacit.run.pairs.choose_pairs(data, BUDGET, keep=[("a", "b", "c")], cells=9)
     assert not data.ledger.charges
     assert pairs.CELLS <= module.CELLS

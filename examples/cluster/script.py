@@ -1,4 +1,4 @@
-"""One fit over all processes that were started: ``python -m tacit.distribute -n 2 script.py [FOLDER]``."""
+"""One fit over all processes that were started: ``python -m tacit.adapters.distribute -n 2 script.py [FOLDER]``."""
 
 import sys
 from pathlib import Path

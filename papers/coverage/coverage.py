@@ -1,4 +1,4 @@
-"""How often 90% intervals hold the truth: ``tacit.natural`` beside the non-private posterior and other methods.
+"""How often 90% intervals hold the truth: ``tacit.glm`` beside the non-private posterior and other methods.
 
     TACIT_DATA=... python papers/coverage/coverage.py [--quick]        without TACIT_DATA the part on Adult is left out
 
@@ -8,7 +8,7 @@ designs: "plain", an intercept and ten standard normal columns; "flags", an inte
 same posterior on the same records. "groups" is a hierarchical model: an intercept, three normal columns, and twenty
 clinics whose effects have an unknown standard deviation; weights, effects and that are judged together, and the
 non-private posterior has it on a grid. "chances" is a conjugate model: the chances of ten columns of yes and no.
-"tails" is a NumPyro model that ``natural`` cannot take: a regression on an intercept and four normal columns with
+"tails" is a NumPyro model that ``glm`` cannot take: a regression on an intercept and four normal columns with
 Student's errors of 4 degrees and unknown scale, by ``tacit.vi`` with a Laplace guide.
 Adult: 5000 records drawn at random; the mode of the posterior on all rows stands in for the truth, and 10000 of the
 rows that were not drawn give the held-out log-likelihood.
@@ -39,9 +39,10 @@ import numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoLaplaceApproximation
 
 import tacit
-from tacit.engine import Runner, random
-from tacit.fit import drawing
-from tacit.ledger import Ledger
+from tacit.engine import random
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Ledger
+from tacit.run.fit import drawing
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -218,7 +219,7 @@ def models(likelihood: str) -> Callable[..., None]:
 
 def methods(likelihood: str, columns: int, count: int) -> dict[str, Any]:
     """Return the methods to compare. Those with bounds get generous public ones."""
-    found = {"natural": tacit.natural(likelihood, prior_std=PRIOR)}
+    found = {"glm": tacit.glm(likelihood, prior_std=PRIOR)}
     if likelihood == "bernoulli":
         found["logistic"] = tacit.logistic(bound=1.2 * columns**0.5)
     if likelihood == "normal":
@@ -316,7 +317,7 @@ def replicates(
         if design == "groups":
             records, truth = hierarchy(seed, count)
             free = not_private_hierarchy(records, seed)
-            method = tacit.natural(prior_std=PRIOR, groups={"clinic": CLINICS})
+            method = tacit.glm(prior_std=PRIOR, groups={"clinic": CLINICS})
         elif design == "chances":
             records, truth = chances(seed, count)
             free, method = not_private_chances(records), tacit.conjugate(tacit.families.bernoulli())
@@ -358,7 +359,7 @@ def census(epsilon: float, runs: int) -> dict[str, list[float]]:
         records = {"x": x[inside], "y": y[inside].astype(np.float32)}
         began = time.perf_counter()
         if program is None:
-            program = Repeated(tacit.natural(prior_std=PRIOR), records, tacit.Budget(epsilon, DELTA))
+            program = Repeated(tacit.glm(prior_std=PRIOR), records, tacit.Budget(epsilon, DELTA))
         draws = program.fit(records, seed)["w"]
         seconds.append(time.perf_counter() - began)
         mode, covariance, free = study.logistic_posterior(x[inside], y[inside], PRIOR, 1000, seed)
@@ -368,30 +369,30 @@ def census(epsilon: float, runs: int) -> dict[str, list[float]]:
     return {**compared(iter(pairs))._asdict(), "held_out": held_out, "seconds": seconds}
 
 
-MORE = (("natural", "bernoulli", "groups"), ("conjugate", "bernoulli", "chances"), ("vi Laplace", "student", "tails"))
+MORE = (("glm", "bernoulli", "groups"), ("conjugate", "bernoulli", "chances"), ("vi Laplace", "student", "tails"))
 """A hierarchical model, a conjugate one and a NumPyro model; all count the noise."""
 
 
 def cells(quick: bool) -> Iterator[tuple[str, str, str, float]]:
-    """Return every cell: method, likelihood, design, epsilon. ``natural`` comes first, then Adult, then the others."""
-    for name in ("natural", "logistic", "conjugate"):
+    """Return every cell: method, likelihood, design, epsilon. ``glm`` comes first, then Adult, then the others."""
+    for name in ("glm", "logistic", "conjugate"):
         for likelihood, design in itertools.product(
             ("bernoulli",) if quick else SIZES, ("plain",) if quick else DESIGNS
         ):
             if name in methods(likelihood, DESIGNS[design], COUNT):
                 yield from ((name, likelihood, design, epsilon) for epsilon in ((1.0,) if quick else EPSILONS))
-        if name == "natural":
+        if name == "glm":
             epsilons = (1.0,) if quick else EPSILONS
             yield from ((*cell, epsilon) for cell in MORE for epsilon in epsilons)
-        if name == "natural" and not quick and os.environ.get("TACIT_DATA"):
-            yield from (("natural", "bernoulli", "Adult", epsilon) for epsilon in EPSILONS)
+        if name == "glm" and not quick and os.environ.get("TACIT_DATA"):
+            yield from (("glm", "bernoulli", "Adult", epsilon) for epsilon in EPSILONS)
 
 
 def main() -> None:
     """Print every cell, also those that fail. What is done is kept, and a killed run goes on with --resume."""
     chosen = study.options(
         __doc__,
-        runs={"type": int, "default": 200, "help": "replicates of natural and of methods of few steps"},
+        runs={"type": int, "default": 200, "help": "replicates of glm and of methods of few steps"},
         subsamples={"type": int, "default": 200, "help": "subsamples of Adult"},
         cells={"type": int, "help": "stop after so many cells; go on with --resume"},
         resume={"action": "store_true", "help": "keep the cells of results/coverage.json with as many replicates"},
@@ -430,14 +431,14 @@ def cell(
 def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
     """Write tables and picture of the cells that are done."""
     order = [title(*one) for quick in (False, True) for one in cells(quick)]
-    order += [title("natural", "bernoulli", "Adult", epsilon) for epsilon in EPSILONS]
+    order += [title("glm", "bernoulli", "Adult", epsilon) for epsilon in EPSILONS]
     results = {cell: results[cell] for cell in dict.fromkeys(order) if cell in results}
     simulated = {cell: found for cell, found in results.items() if "Adult" not in cell}
     census = {cell: found for cell, found in results.items() if "Adult" in cell}
     ours = [
         row(found)
         for cell, found in simulated.items()
-        if cell.startswith("natural") or any(f", {one}, " in cell for one in ("chances", "tails"))
+        if cell.startswith("glm") or any(f", {one}, " in cell for one in ("chances", "tails"))
     ]
     text = [
         f"{count} records, δ = {DELTA:g}, prior standard deviation {PRIOR:g}; ± is the Monte-Carlo standard error over "
@@ -446,7 +447,7 @@ def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
             ["method", "likelihood", "design", "ε", *HEADER],
             [(*cell.split(", "), *row(found)) for cell, found in simulated.items()],
         ),
-        "`natural`, `conjugate` on chances and `vi` with a Laplace guide, which count the noise: "
+        "`glm`, `conjugate` on chances and `vi` with a Laplace guide, which count the noise: "
         f"{sum(line[3] == 'yes' for line in ours)} of "
         f"{len(ours)} cells within {ALLOWED:g} of the coverage without privacy, or above it.",
     ]
@@ -454,7 +455,7 @@ def report(out: Path, count: int, results: dict[str, dict[str, Any]]) -> None:
         seconds = [found["seconds"] for found in census.values()]
         later = np.median([second for run in seconds for second in run[1:]])
         text += [
-            f"Adult, {COUNT} records, 17 columns, `natural`:",
+            f"Adult, {COUNT} records, 17 columns, `glm`:",
             study.table(
                 ["ε", *HEADER, "held-out log-likelihood minus non-private"],
                 [
@@ -478,7 +479,7 @@ def picture(results: dict[str, Any]) -> Any:
     """Draw coverage over epsilon, a panel for each likelihood."""
     likelihoods = [name for name in (*SIZES, "student") if any(f", {name}, " in cell for cell in results)]
     figure, axes = study.panels(len(likelihoods), 4.0, 3.4)
-    colour = {"natural": "blue", "logistic": "green", "conjugate": "green", "vi Laplace": "pink"}
+    colour = {"glm": "blue", "logistic": "green", "conjugate": "green", "vi Laplace": "pink"}
     for ax, likelihood in zip(axes, likelihoods, strict=True):
         lines: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
         for cell, found in results.items():
@@ -493,7 +494,7 @@ def picture(results: dict[str, Any]) -> Any:
                 "color": study.COLOURS[colour[name]],
             }
             ax.errorbar(epsilon, mean, 2 * error, marker="o", ms=3, label=f"{name}, {design}", **style)
-            if name in ("natural", "vi Laplace"):
+            if name in ("glm", "vi Laplace"):
                 ax.plot(epsilon, free, color=study.COLOURS["black"], lw=0.8, ls=style["ls"])
         study.log_axis(ax, sorted({point[0] for points in lines.values() for point in points}))
         ax.set_ylim(0, 1.02)

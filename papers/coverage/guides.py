@@ -26,7 +26,7 @@ from numpyro.infer.autoguide import AutoLaplaceApproximation, AutoMultivariateNo
 from scipy.special import gammaln
 
 import tacit
-from tacit.fit import drawing
+from tacit.run.fit import drawing
 
 study.HERE = coverage.HERE
 SEED, FRESH, DRAWS = 73_000, 2000, 300
@@ -88,7 +88,7 @@ def cell(guide: str, likelihood: str, design: str, epsilon: float, runs: int, co
             noise = draws.get("noise", np.ones(len(draws["w"])))[:DRAWS]
             value = expected(likelihood, draws["w"][:DRAWS], noise, x, truth) - base
             kept = found.setdefault(kind, {"covered": [], "free": [], "width": [], "loss": []})
-            kept["covered"].append(one.holds(truth))
+            kept["covered"].append(one.predicate(truth))
             kept["free"].append(free.holds(truth))
             kept["width"].append(float(np.median((one.high - one.low) / (free.high - free.low))))
             kept["loss"].append(value)

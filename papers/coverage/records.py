@@ -2,7 +2,7 @@
 
     TACIT_DATA=... python papers/coverage/records.py [--quick]
 
-``tacit.natural`` beside d3p's form (every record's share of the whole ELBO through the wall, own draws; last iterate,
+``tacit.glm`` beside d3p's form (every record's share of the whole ELBO through the wall, own draws; last iterate,
 as d3p gives it, and averaged; with the learning rate and clip that suit ``tacit.vi``) and ``tacit.vi``, at epsilon 1.
 "As published" is d3p's form with the settings of its paper's logistic regression: subsets of 10, clip 1, Adam with rate
 0.001, 10000 steps. Subsamples are paired: all methods see the same records.
@@ -25,7 +25,7 @@ import tacit
 study.HERE = coverage.HERE
 EPSILON, SEED = 1.0, 71_000
 COUNTS = (1250, 2500, 5000, 10_000)
-OURS = ("natural", "non-private")
+OURS = ("glm", "non-private")
 """What is compared with the others at half the records; without privacy, to see what could be reached at all."""
 
 
@@ -34,7 +34,7 @@ def methods(columns: int, count: int) -> dict[str, Any]:
     optimizer = optax.adam(study.simulated_schedule, b2=0.99)
     model = coverage.models("bernoulli")
     return {
-        "natural": tacit.natural(prior_std=coverage.PRIOR),
+        "glm": tacit.glm(prior_std=coverage.PRIOR),
         "d3p form": clipped(study.with_averages(elbo_form(model, count, optimizer)), columns**0.5),
         "vi": clipped(tacit.vi(model), columns**0.5),
         "d3p as published": clipped(

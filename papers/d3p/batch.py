@@ -27,8 +27,8 @@ from peer import CLIP, COLUMNS, LEARNING_RATE, SIGMA
 from peer_client import FOLDER, Peer, Time, figure_path, in_turns, timed, write_results
 
 import tacit
-from tacit.engine import Runner
 from tacit.engine import random as secret_random
+from tacit.engine.runner import Runner
 from tacit.types import Array, Plan
 
 RECORDS, WARM = 60000, 64

@@ -28,7 +28,8 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoNormal
 from numpyro.infer.initialization import init_to_median
 
-from tacit import Method, MethodFor, Plan, Release
+from tacit import Method, MethodFor, Plan
+from tacit.types import Release
 
 
 class ELBOState(NamedTuple):

@@ -159,7 +159,7 @@ def main() -> None:
                 study.shown(results["ours, 10000 test records"][e]),
             )
         )
-    true_cost = tacit.epsilon(0.003, 2.74, 1000, DELTA)
+    true_cost = tacit.accounting.epsilon(0.003, 2.74, 1000, DELTA)
     header = ["ε", "ours", "Jälkö et al., from the paper's files", "d3p's setting, run again"]
     text = "\n\n".join(
         [

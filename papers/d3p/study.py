@@ -110,7 +110,9 @@ def with_averages(method: tacit.MethodFor) -> tacit.MethodFor:
                 for name, value in built.draw(at(state.inner, params), key).items()
             }
 
-        return built._replace(init=init, contribute=contribute, update=update, draw=draw, points=None, model=Model())
+        return built._replace(
+            init=init, contribute=contribute, update=update, draw=draw, point_estimates=None, model=Model()
+        )
 
     return tacit.MethodFor(build)
 

@@ -113,7 +113,7 @@ def losses(name: str, quick: bool) -> tuple[dict[str, Any], dict[str, dict[str, 
     for which, recipe in (("ours", OURS),) if quick else (("paper's recipe", PAPER), ("ours", OURS)):
         start = time.perf_counter()
         posterior = fit_private(train, recipe, 4 if quick else None)
-        fitted[which] = jax.tree.map(jnp.asarray, posterior.points)
+        fitted[which] = jax.tree.map(jnp.asarray, posterior.point_estimates)
         figures[which] = {
             "loss": loss(fitted[which], test),
             "seconds": time.perf_counter() - start,

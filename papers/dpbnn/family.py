@@ -83,7 +83,7 @@ def walked(member: Member, given: mnist.Images, passes: int) -> dict[str, Any]:
     count = len(given.train["y"])
     rate = min(member.subset, count // 4) / count
     every = round(1 / rate)
-    costs = [tacit.epsilon(rate, member.noise_multiplier, every * (i + 1), DELTA) for i in range(passes)]
+    costs = [tacit.accounting.epsilon(rate, member.noise_multiplier, every * (i + 1), DELTA) for i in range(passes)]
     network = "cnn" if count > 1000 else "tiny"
     net = tacit.network(mnist.module(network, jax.random.key(1)), prior="none")
     method = at_last(tacit.sgd(net, optimizer=optax.sgd(member.learning_rate)))
@@ -92,7 +92,7 @@ def walked(member: Member, given: mnist.Images, passes: int) -> dict[str, Any]:
     watched = mnist.with_history(method, given, every)
     steps = every * passes
     found = study.fit(watched, given.train, budget, seed=1, rate=rate, steps=steps, clip=member.clip)
-    accuracies = np.asarray(found.points["history"])[:passes]
+    accuracies = np.asarray(found.point_estimates["history"])[:passes]
     return {"epsilon": costs, "accuracy": accuracies.tolist(), "noise multiplier": member.noise_multiplier}
 
 

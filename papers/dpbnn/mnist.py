@@ -36,9 +36,9 @@ import numpy as np
 import optax
 
 import tacit
-from tacit.fit import posterior_of
 from tacit.results import calibration, plots
 from tacit.run import recalibrate
+from tacit.run.fit import posterior_of
 from tacit.types import Method, MethodFor, Plan, Release
 
 HERE = Path(__file__).parent
@@ -154,13 +154,13 @@ def descending(method: Any, pace: float, **more: Any) -> Callable[[Any, int, int
 PRIVATE = {
     "mlp": {
         "SGLD": Setting(langevin(0.5), 2048, 2.0),
-        "BBP": Setting(descending(tacit.backprop, 0.5, temperature=0.1), 4000, 2.0),
+        "BBP": Setting(descending(tacit.bayes_by_backprop, 0.5, temperature=0.1), 4000, 2.0),
         "MC dropout": Setting(descending(tacit.dropout, 1.0), 4000, 1.0),
         "SGD": Setting(descending(tacit.sgd, 1.0), 4000, 1.0),
     },
     "cnn": {
         "SGLD": Setting(langevin(0.3), 1024, 2.0),
-        "BBP": Setting(descending(tacit.backprop, 0.3, temperature=0.01), 1024, 2.0),
+        "BBP": Setting(descending(tacit.bayes_by_backprop, 0.3, temperature=0.01), 1024, 2.0),
         "MC dropout": Setting(descending(tacit.dropout, 0.3), 1024, 2.0),
         "SGD": Setting(descending(tacit.sgd, 0.3), 1024, 2.0),
     },
@@ -168,7 +168,7 @@ PRIVATE = {
 PRIVATE["tiny"] = PRIVATE["mlp"]
 PLAIN = {
     "SGLD": Setting(langevin(0.012), PLAIN_SUBSET, math.inf),
-    "BBP": Setting(descending(tacit.backprop, 0.02), PLAIN_SUBSET, math.inf),
+    "BBP": Setting(descending(tacit.bayes_by_backprop, 0.02), PLAIN_SUBSET, math.inf),
     "MC dropout": Setting(descending(tacit.dropout, 0.02), PLAIN_SUBSET, math.inf),
     "SGD": Setting(descending(tacit.sgd, 0.02), PLAIN_SUBSET, math.inf),
 }
@@ -206,7 +206,7 @@ def with_history(method: MethodFor, given: Images, every: int) -> MethodFor:
         inner = method(plan)
 
         def right(state: Any, key: Any) -> Any:
-            points = inner.points(state) if inner.points else {}
+            points = inner.point_estimates(state) if inner.point_estimates else {}
             found = inner.model.predict({**inner.draw(state, key), **points}, {"x": x}, key)["mean"]
             return jnp.mean(jnp.argmax(found, 1) == y)
 
@@ -217,7 +217,7 @@ def with_history(method: MethodFor, given: Images, every: int) -> MethodFor:
             return state, history, step
 
         def points(state: Any) -> dict[str, Any]:
-            return {**(inner.points(state[0]) if inner.points else {}), "history": state[1]}
+            return {**(inner.point_estimates(state[0]) if inner.point_estimates else {}), "history": state[1]}
 
         def predict(draw: Any, inputs: Any, key: Any) -> Any:
             return inner.model.predict({name: value for name, value in draw.items() if name != "history"}, inputs, key)
@@ -227,7 +227,7 @@ def with_history(method: MethodFor, given: Images, every: int) -> MethodFor:
             contribute=lambda state, *more: inner.contribute(state[0], *more),
             update=update,
             draw=lambda state, key: inner.draw(state[0], key),
-            points=points,
+            point_estimates=points,
             model=inner.model._replace(predict=predict),
         )
 
@@ -285,7 +285,7 @@ def fitted(name: str, network: str, prior: str, private: bool, given: Images, pa
 def first(posterior: Any, draws: int) -> Any:
     """Return the posterior with its first draws only."""
     few = {name: value[:draws] for name, value in posterior.draws.items()}
-    return tacit.Posterior(few, None, posterior._method, posterior.points)
+    return tacit.Posterior(few, None, posterior._method, posterior.point_estimates)
 
 
 def chances(posterior: Any, x: Any, draws: int = DRAWS) -> Any:
@@ -344,7 +344,7 @@ def looked_at(posterior: Any, given: Images, seconds: float) -> dict[str, Any]:
         "surplus of confidence": float(np.mean(mean.max(1)) - right),
         "seconds a pass": seconds,
         "epsilon": None if posterior.certificate is None else posterior.certificate.epsilon,
-        "history": np.asarray(posterior.points["history"])[:PASSES].tolist(),
+        "history": np.asarray(posterior.point_estimates["history"])[:PASSES].tolist(),
         "bins": {name: np.nan_to_num(getattr(bins, name)).tolist() for name in ("confidence", "accuracy", "share")},
         "one image": np.round(chances(posterior, given.x[one : one + 1], 100)[:, 0], 3).tolist(),
         "its label": int(given.y[one]),
@@ -353,7 +353,7 @@ def looked_at(posterior: Any, given: Images, seconds: float) -> dict[str, Any]:
 
 def predicted(posterior: Any, given: Images) -> Any:
     """Return the chances of the test images, averaged over draws; single precision is made to add up."""
-    watched = posterior.points.get("watched mean")
+    watched = posterior.point_estimates.get("watched mean")
     mean = np.asarray(chances(posterior, given.x).mean(0) if watched is None else watched, float)
     return mean / mean.sum(1, keepdims=True)
 

@@ -112,10 +112,10 @@ SETTINGS = {
         6000,
     ),
     "BBP": Setting(
-        lambda key: tacit.backprop(network(key), optimizer=optax.sgd(0.003, momentum=0.9)),
+        lambda key: tacit.bayes_by_backprop(network(key), optimizer=optax.sgd(0.003, momentum=0.9)),
         10.0,
         STEPS,
-        lambda key: tacit.backprop(network(key), optimizer=optax.adam(0.005)),
+        lambda key: tacit.bayes_by_backprop(network(key), optimizer=optax.adam(0.005)),
         2000,
     ),
     "MC dropout": Setting(

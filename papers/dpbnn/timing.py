@@ -33,13 +33,13 @@ from opacus_peer import CLIP, LEARNING_RATE, SIGMA, SUBSET  # noqa: E402
 from peer_client import Peer, Timer, timed  # noqa: E402
 
 import tacit  # noqa: E402
-from tacit.engine import Runner  # noqa: E402
 from tacit.engine import random as secret_random  # noqa: E402
+from tacit.engine.runner import Runner  # noqa: E402
 
 RECORDS = 60000
 METHODS: dict[str, Callable[..., Any]] = {
     "SGD": lambda net: tacit.sgd(net, optimizer=optax.sgd(LEARNING_RATE)),
-    "Bayes by backprop": lambda net: tacit.backprop(net, optimizer=optax.sgd(LEARNING_RATE)),
+    "Bayes by backprop": lambda net: tacit.bayes_by_backprop(net, optimizer=optax.sgd(LEARNING_RATE)),
 }
 WARM = 64
 """Steps that are taken before the clock starts: in the first ones methods take every iterate into their average."""

@@ -52,9 +52,9 @@ from scipy.special import ndtr
 
 import tacit
 from tacit import sites
-from tacit.fit import sum_public
 from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import forward
+from tacit.run.fit import sum_public
 from tacit.types import Release
 
 HERE = Path(__file__).parent
@@ -206,7 +206,7 @@ def passes(
     state = built.init(key)
     for i in range(number):
         state = once(state, jax.random.fold_in(key, i))
-        yield built.points(state)
+        yield built.point_estimates(state)
 
 
 def falling(pace: float, steps: int) -> Any:
@@ -317,7 +317,7 @@ def private(
     method = tacit.pbp((units,), pace=falling(PRIVATE_PACE, steps))
     recipe = {"rate": rate or rate_of(split), "steps": steps, **recipe}
     fit = study.fit(method, {"x": split.x, "y": split.y}, tacit.Budget(epsilon, DELTA), seed, **recipe)
-    return network(split, fit.points)
+    return network(split, fit.point_estimates)
 
 
 def without_noise(split: Split, units: int, steps: int, key: Any) -> tuple[float, float]:

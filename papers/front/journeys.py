@@ -154,7 +154,7 @@ def travel(journey: Journey, path: Path, scratch: Path, steps: int | None) -> tu
         )
         gap = np.sqrt(np.mean((ours - theirs) ** 2))
         lines.append(f"| effects of `{cell(group)}` ({len(ours)}), root mean square gap | {gap:.2f} | |")
-    return lines, seconds, posterior.note
+    return lines, seconds, posterior.reason
 
 
 def cell(text: str) -> str:

@@ -9,8 +9,9 @@ with replacement, so that intervals must allow for the sample as well as for the
 share one budget: epsilon 1 at delta 1e-6 in total, by the ledger.
 
 Analyst and publisher agreed on the regression beforehand, which is public: its marginals are kept in any case. How the
-other columns (workclass, occupation, country) hang on is chosen privately by ``tacit.choose_pairs``. Two choices of
-marginals to keep: "triples" has all triples of the regressors and their pairs with income, "pairs" only all pairs.
+other columns (workclass, occupation, country) hang on is chosen privately by
+``tacit.run.pairs.choose_pairs``. Two choices of marginals to keep: "triples" has all triples of the regressors and
+their pairs with income, "pairs" only all pairs.
 
 Fits that differ in records and seeds only go through one compiled program of the wall, which gives the same bits as
 ``tacit.fit`` with these seeds (tests/papers/test_synthetic.py). While the method was written it was tried on seeds 0 to
@@ -34,9 +35,10 @@ import numpy as np
 
 import tacit
 from tacit import accounting
-from tacit.engine import Runner, random
-from tacit.fit import drawing
-from tacit.ledger import Ledger
+from tacit.engine import random
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Ledger
+from tacit.run.fit import drawing
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -204,7 +206,7 @@ def release(
 ) -> tuple[list[tuple[Any, Any]], float, list[Any]]:
     """Choose pairs, fit, synthesize: what each copy says, what all cost by the ledger, and the pairs."""
     data = tacit.PrivateData(records, SCHEMA)
-    queries = tacit.choose_pairs(
+    queries = tacit.run.pairs.choose_pairs(
         data, PARTS[0], keep=KEPT[keep], bins=BINS, number=PAIRS, cells=CELLS, simulate=seed
     ).queries
     if tuple(queries) not in PROGRAMS:
@@ -246,7 +248,7 @@ def main() -> None:
             sample = np.random.default_rng(seed).integers(0, len(people["age"]), len(people["age"]))
             records = {name: column[sample] for name, column in people.items()}
             said, epsilon, pairs = release(records, keep, seed, 4 if chosen.quick else COPIES)
-            combined = tacit.combine(*map(np.stack, zip(*said, strict=True)))
+            combined = tacit.synthetic.combine(*map(np.stack, zip(*said, strict=True)))
             intervals = {
                 "combined": (combined.low, combined.high),
                 "naive": normal_interval(*said[0]),

@@ -32,10 +32,10 @@ import numpy as np
 from scipy import sparse
 
 import tacit
-from tacit.fit import fit_public
 from tacit.methods.lda import LDAState, tables
 from tacit.methods.running import blend
 from tacit.results.topics import coherence, perplexity, top_words
+from tacit.run.fit import fit_public
 from tacit.types import Suggestions
 
 HERE = Path(__file__).parent
@@ -90,8 +90,8 @@ def main() -> None:
 def one_pass(out: Path, train: Any, held: Any, words: list[str], topics: int) -> None:
     """Fit in few steps, compare, print, plot."""
     count = train.shape[0]
-    words_held = tacit.documents(held, width=256)
-    records = tacit.documents(train, cap=2.0)
+    words_held = tacit.topics.documents(held, width=256)
+    records = tacit.topics.documents(train, cap=2.0)
     method = tacit.lda(topics, len(words))
 
     def value(concentration: Any) -> float:
@@ -112,7 +112,7 @@ def one_pass(out: Path, train: Any, held: Any, words: list[str], topics: int) ->
 
     def timed(what: str, fit: Any) -> Fitted:
         begin = time.perf_counter()
-        found = fit().points["concentration"]
+        found = fit().point_estimates["concentration"]
         fitted = Fitted(found, time.perf_counter() - begin, value(found))
         print(f"{what}: {fitted.seconds:.0f} s, {fitted.value:.0f}", file=sys.stderr, flush=True)
         return fitted
@@ -261,7 +261,7 @@ def as_in_the_paper(topics: int, vocabulary: int, marks: Any) -> tacit.Method:
 def small_subsets(out: Path, train: Any, held: Any, topics: int, longest: int) -> None:
     """Fit in the paper's settings, print, plot."""
     count, vocabulary = train.shape
-    records, words_held = tacit.documents(train, cap=2.0), tacit.documents(held, width=256)
+    records, words_held = tacit.topics.documents(train, cap=2.0), tacit.topics.documents(held, width=256)
     private: dict[float, dict[int, list[float]]] = {epsilon: {} for epsilon in SMALL_EPSILONS}
     public: dict[int, list[float]] = {}
     places: dict[int, list[int]] = {}
@@ -273,7 +273,7 @@ def small_subsets(out: Path, train: Any, held: Any, topics: int, longest: int) -
         method, recipe = as_in_the_paper(topics, vocabulary, marks), {"rate": size / count, "steps": steps}
 
         def values(fitted: Any) -> list[float]:
-            return [perplexity(c, words_held, training=count) for c in fitted.points["seen"]]
+            return [perplexity(c, words_held, training=count) for c in fitted.point_estimates["seen"]]
 
         public[size] = values(fit_public(method, records, key=jax.random.key(0), **recipe))
         for epsilon in SMALL_EPSILONS if size == SMALL[0] else (1.0,):
@@ -282,7 +282,7 @@ def small_subsets(out: Path, train: Any, held: Any, topics: int, longest: int) -
             fitted = study.fit(method, records, budget, 0, **recipe)
             private[epsilon][size] = values(fitted)
             multiplier = tacit.calibrate(budget, clip=1.0, **recipe).noise_multiplier
-            noise = float(fitted.points["noise"]) / (records["count"].sum() / topics / vocabulary)
+            noise = float(fitted.point_estimates["noise"]) / (records["count"].sum() / topics / vocabulary)
             found = (f"{fits[size][-1]:.0f}" for fits in (private[epsilon], public))
             rows.append((size, steps, places[size][-1], epsilon, f"{multiplier:.2f}", f"{noise:.2g}", *found))
             print(*rows[-1], f"{time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ Record = Any
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Rows:
+class SparseRows:
     """A sparse leaf of a contribution: ``values[i]`` is added to line ``index[i]`` of a table of ``count`` lines.
 
     A release shows the leaf as the whole table, noise in every cell. Of lines with an index outside the table, and of
@@ -49,14 +49,14 @@ class Rows:
         return table.at[jnp.where(kept, self.index, self.count)].add(self.values, mode="drop")
 
 
-def is_rows(leaf: Any) -> bool:
-    """Say whether a leaf of a contribution is a sparse one: ``jax.tree.map(..., is_leaf=is_rows)``."""
-    return isinstance(leaf, Rows)
+def is_sparse(leaf: Any) -> bool:
+    """Say whether a leaf of a contribution is a sparse one: ``jax.tree.map(..., is_leaf=is_sparse)``."""
+    return isinstance(leaf, SparseRows)
 
 
 def times(leaf: Any, factor: Any) -> Any:
     """Multiply a leaf of a contribution, sparse or not."""
-    return Rows(leaf.index, leaf.values * factor, leaf.count) if is_rows(leaf) else leaf * factor
+    return SparseRows(leaf.index, leaf.values * factor, leaf.count) if is_sparse(leaf) else leaf * factor
 
 
 class Release(NamedTuple):
@@ -65,7 +65,7 @@ class Release(NamedTuple):
     Attributes
     ----------
     total
-        The noisy sum of the clipped contributions, shaped like one contribution; for ``Rows``, the whole table.
+        The noisy sum of the clipped contributions, shaped like one contribution; for ``SparseRows``, the whole table.
     noise_std
         The standard deviation of the noise in every coordinate of ``total``, shaped likewise (one scalar a leaf).
     rate
@@ -84,15 +84,15 @@ class Release(NamedTuple):
         return Release(self.total[name], self.noise_std[name], self.rate, self.full[name])
 
 
-class Need(NamedTuple):
+class Requirement(NamedTuple):
     """What a method needs of every record. A record for which it is not so contributes zero.
 
     Attributes
     ----------
-    text
+    message
         What is needed, and what to write.
-    holds
-        ``holds(record) -> bool``, computed inside the wall.
+    predicate
+        ``predicate(record) -> bool``, computed inside the wall.
     fixed
         Whether records are also looked at beforehand, and refused all together. Only for predicates of tacit's own
         without a number that the caller may choose: with one, refusals would answer questions for free.
@@ -100,8 +100,8 @@ class Need(NamedTuple):
         Columns of a schema from which the need follows. Other schemas are refused, without a look at the records.
     """
 
-    text: str
-    holds: Callable[[Record], Array]
+    message: str
+    predicate: Callable[[Record], Array]
     fixed: bool = False
     facts: Mapping[str, Any] | None = None
 
@@ -134,10 +134,10 @@ class Model(NamedTuple):
     ----------
     predict
         ``predict(draw, inputs, key) -> pytree``. One draw's prediction for new inputs, which are records with a leading
-        axis. ``draw`` holds the points too.
+        axis. ``draw`` holds the point estimates too.
     log_likelihood
         ``log_likelihood(draw, record) -> number``. The log density of what one record shows, at one draw, which holds
-        the points too. Rehearsals and selections go by it.
+        the point estimates too. Rehearsals and selections go by it.
     simulate
         ``simulate(key, records) -> (records, draw)``. One draw from the prior, and the records with what the method
         models replaced by what that draw makes of them. Rehearsals start from it.
@@ -145,7 +145,7 @@ class Model(NamedTuple):
         ``synthesize(draw, number, key) -> table``. A dictionary of columns with so many made-up records, from one draw.
     source
         The formula or NumPyro model that the method was given. A formula names the numbers of a posterior.
-    note
+    reason
         Which method it is and why, where it was chosen by ``tacit.auto``.
     """
 
@@ -154,7 +154,7 @@ class Model(NamedTuple):
     simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
     synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
     source: Any = None
-    note: str = ""
+    reason: str = ""
 
 
 class Method(NamedTuple):
@@ -171,17 +171,17 @@ class Method(NamedTuple):
         ``update(state, release, key) -> state``. Public: sees only the noisy sum, and the step's key once more.
     draw
         ``draw(state, key) -> dict``. Public: one draw from the posterior.
-    points
-        ``points(state) -> dict``. Public: what was estimated without a posterior, such as the parameters of a network.
-        Optional.
+    point_estimates
+        ``point_estimates(state) -> dict``. Public: what was estimated without a posterior, such as the parameters of
+        a network. Optional.
     own
         Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, record_key)``: a secret key of
         this record in this step, for latent variables of a record and for noise of its own.
-    needs
-        What must be true of every record; others contribute nothing (`Need`).
-    least
+    requirements
+        What must be true of every record; others contribute nothing (`Requirement`).
+    min_steps
         The fewest steps after which there is something to draw from; fewer are refused.
-    whole
+    bounded
         Whether contributions are made to fit the suggested clip and weights, and must not be shortened: a smaller clip,
         one that adapts, and other weights are refused.
     for_size, for_steps
@@ -197,11 +197,11 @@ class Method(NamedTuple):
     contribute: Callable[..., PyTree]
     update: Callable[[State, Release, Key], State]
     draw: Callable[[State, Key], dict[str, Array]]
-    points: Callable[[State], dict[str, PyTree]] | None = None
+    point_estimates: Callable[[State], dict[str, PyTree]] | None = None
     per_record_key: bool = False
-    needs: tuple[Need, ...] = ()
-    least: int = 1
-    whole: bool = False
+    requirements: tuple[Requirement, ...] = ()
+    min_steps: int = 1
+    bounded: bool = False
     for_size: int | None = None
     for_steps: int | None = None
     suggests: Suggestions = Suggestions()
@@ -218,15 +218,15 @@ class Method(NamedTuple):
             else self.contribute(state, record, key)
         )
 
-    def around(self, **changes: Any) -> Method:
+    def wrapping(self, **changes: Any) -> Method:
         """Return a method made around this one, whose state is ``inner`` in the new one's: it draws what this one does.
 
         Privacy: public.
         """
-        draw, points = self.draw, self.points
+        draw, point_estimates = self.draw, self.point_estimates
         return self._replace(
             draw=lambda state, key: draw(state.inner, key),
-            points=None if points is None else lambda state: points(state.inner),
+            point_estimates=None if point_estimates is None else lambda state: point_estimates(state.inner),
             **changes,
         )
 

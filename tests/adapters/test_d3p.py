@@ -198,10 +198,7 @@ def test_names_are_reachable_as_in_d3p_and_flat() -> None:
         for name in names.split():
             assert getattr(there, name) is getattr(d3p, name)
             assert name in d3p.__all__
-        assert importlib.import_module(f"tacit.compat.d3p.{module}") is there
     assert importlib.import_module("tacit.adapters.d3p.random.debug") is d3p.random.debug
-    before = importlib.import_module("tacit.compat.d3p")
-    assert all(getattr(before, name) is getattr(d3p, name) for name in d3p.__all__)
     import tacit.adapters.d3p.random as strong_rng
     from tacit.adapters.d3p.svi import DPSVI
 

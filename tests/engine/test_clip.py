@@ -14,8 +14,9 @@ import jax_privacy.clipping
 import numpy as np
 import pytest
 
-from tacit.engine import QUICK_OPTIONS, _known, clip, lattice
+from tacit.engine import clip, lattice
 from tacit.engine.outer import Factors
+from tacit.engine.runner import QUICK_OPTIONS, _known
 from tacit.wall import clip as reference_clip
 
 DIMENSIONS = [1, 2, 7, 100, 1000, 5000]

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import engine
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, disk
-from tacit.ledger import Ledger
-from tacit.types import Method, Need
+from tacit.engine import disk
+from tacit.engine import runner as engine
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Ledger
+from tacit.types import Method, Requirement
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 COUNT = 700
@@ -309,14 +310,16 @@ def test_own_npy_files_without_a_schema(tmp_path: Path, open_runner: Callable[..
         lambda w, record, _: jnp.where(record["b"], record["x"], 0.0),
         lambda w, release, _: w + release.total,
         lambda w, _: {"w": w},
-        needs=(Need("x is small.", lambda record: jnp.all(jnp.abs(record["x"]) < 100)),),
+        requirements=(Requirement("x is small.", lambda record: jnp.all(jnp.abs(record["x"]) < 100)),),
     )
     both = [
         run(open_runner(method, data, MECHANISM), (0, 9))
         for data in (tacit.read_columns(tmp_path), tacit.PrivateData(records))
     ]
     assert np.array_equal(*both)
-    other = method._replace(needs=(Need("x is tiny.", lambda record: jnp.all(jnp.abs(record["x"]) < 0.1)),))
+    other = method._replace(
+        requirements=(Requirement("x is tiny.", lambda record: jnp.all(jnp.abs(record["x"]) < 0.1)),)
+    )
     fewer = [
         run(open_runner(other, data, MECHANISM), (0, 9))
         for data in (tacit.read_columns(tmp_path), tacit.PrivateData(records))

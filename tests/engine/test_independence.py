@@ -19,8 +19,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step, random, rewrite
+from tacit.engine import random, rewrite
 from tacit.engine.independence import Along, apart
+from tacit.engine.runner import _Step
 from tacit.types import Method, Plan
 from tacit.wall.data import PrivateData
 from tests.engine.test_places import models

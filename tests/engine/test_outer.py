@@ -16,8 +16,9 @@ import pytest
 from jax.example_libraries import stax
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step, outer, random
-from tacit.types import Method, Rows
+from tacit.engine import outer, random
+from tacit.engine.runner import _Step
+from tacit.types import Method, SparseRows
 from tacit.wall.data import PrivateData
 
 KEY = jax.random.key(0)
@@ -286,7 +287,9 @@ def test_with_a_smaller_last_chunk_sums_are_what_they_are_without() -> None:
     method = network()._replace(
         contribute=lambda state, record, key, record_key: {
             "product": jnp.outer(record[:60], record[20:]),
-            "lines": Rows(jnp.abs(1e3 * record[:1]).astype(jnp.int32) % 50, jax.random.uniform(record_key, (1, 3)), 50),
+            "lines": SparseRows(
+                jnp.abs(1e3 * record[:1]).astype(jnp.int32) % 50, jax.random.uniform(record_key, (1, 3)), 50
+            ),
         },
         update=lambda state, release, key: state,
         per_record_key=True,

@@ -13,7 +13,8 @@ import pytest
 from scipy import stats
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, _Step, lattice, random
+from tacit.engine import lattice, random
+from tacit.engine.runner import Runner, _Step
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise

@@ -22,7 +22,8 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step, rewrite
+from tacit.engine import rewrite
+from tacit.engine.runner import _Step
 from tacit.types import Method, Plan, Release
 from tacit.wall.data import PrivateData
 
@@ -89,7 +90,7 @@ def models() -> dict[str, tuple[Any, dict[str, np.ndarray]]]:
         "dense network": (tacit.sgd(network(784, 64, 10)), digits),
         "recurrent network": (summed(recurrent, recurrence), series),
         "attention": (summed(attention, heads), words),
-        "regression": (tacit.natural(prior_std=1.0), columns),
+        "regression": (tacit.glm(prior_std=1.0), columns),
     }
 
 

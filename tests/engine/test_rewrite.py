@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step, rewrite
-from tacit.types import Method, is_rows
+from tacit.engine import rewrite
+from tacit.engine.runner import _Step
+from tacit.types import Method, is_sparse
 from tacit.wall import trace
 from tacit.wall.data import PrivateData
 
@@ -27,7 +28,7 @@ def both(contribution: Callable[..., Any], weights: Any, record: Any) -> tuple[l
     given = lambda state, record, key, record_key: contribution(state, record)  # noqa: E731
     plain = jax.jit(given)(weights, record, KEY, None)
     cheaper = jax.jit(rewrite.rewritten(given))(weights, record, KEY, None)
-    return jax.tree.leaves(plain), jax.tree.leaves(cheaper, is_leaf=is_rows)
+    return jax.tree.leaves(plain), jax.tree.leaves(cheaper, is_leaf=is_sparse)
 
 
 def close(one: Any, other: Any) -> None:
@@ -118,7 +119,7 @@ def test_the_gradient_of_a_table_is_kept_as_lines(lookup: str, words: str) -> No
         return jax.grad(lambda table: jnp.sum(jnp.sin(jnp.cumsum(LOOKUPS[lookup](table, words), 0))))(table)
 
     (one,), (other,) = both(gradient, TABLE, jnp.asarray(LISTS[words]))
-    assert is_rows(other)
+    assert is_sparse(other)
     assert other.values.shape[0] <= 4
     if not np.all(np.isfinite(one)):  # the forward pass gives NaN for a word that is not there
         assert not np.all(np.isfinite(other.values))
@@ -148,14 +149,14 @@ def test_other_tables_stay_whole() -> None:
     }
     for name, contribution in cases.items():
         (one,), (other,) = both(contribution, TABLE, words)
-        assert not is_rows(other), name
+        assert not is_sparse(other), name
         np.testing.assert_allclose(one, other, rtol=1e-6, err_msg=name)
 
 
 def test_a_table_of_one_column_with_single_cells() -> None:
     cell = lambda table, words: jnp.zeros((5000, 1)).at[words[0], 0].add(1.0)  # noqa: E731
     (one,), (other,) = both(cell, TABLE, jnp.arange(4))
-    np.testing.assert_array_equal(one, other.dense() if is_rows(other) else other)
+    np.testing.assert_array_equal(one, other.dense() if is_sparse(other) else other)
 
 
 # --- through the wall ---------------------------------------------------------------------------------------

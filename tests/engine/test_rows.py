@@ -14,9 +14,10 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, _Step, clip, lattice, random
-from tacit.fit import fit_public
-from tacit.types import Method, Release, Rows
+from tacit.engine import clip, lattice, random
+from tacit.engine.runner import Runner, _Step
+from tacit.run.fit import fit_public
+from tacit.types import Method, Release, SparseRows
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
 
@@ -30,7 +31,7 @@ def sparse(count: int = COUNT, whole: bool = False) -> Method:
     """Contribute the record's lines and two plain numbers, or the same as a whole table; add up what is released."""
 
     def contribute(state: Any, record: Any, key: Any) -> Any:
-        rows = Rows(record["index"], record["values"], count)
+        rows = SparseRows(record["index"], record["values"], count)
         return {"a": record["plain"][0], "rows": rows.dense() if whole else rows, "z": record["plain"][1:]}
 
     return Method(
@@ -203,7 +204,7 @@ def test_many_records_at_one_cell_do_not_overflow(sign: int) -> None:
     # Each adds the whole radius to the same cell: 900 times 2**22 is beyond int32, so groups must be carried over.
     method = Method(
         init=lambda key: jnp.zeros((2, 1)),
-        contribute=lambda state, record, key: Rows(jnp.zeros(1, jnp.int32), record[None], 2),
+        contribute=lambda state, record, key: SparseRows(jnp.zeros(1, jnp.int32), record[None], 2),
         update=lambda state, release, key: release.total,
         draw=lambda state, key: {"table": state},
     )
@@ -267,7 +268,7 @@ def test_a_table_far_larger_than_a_record_is_not_refused_and_not_written_out_for
     large = 200_000
     method = Method(
         init=lambda key: jnp.zeros(()),
-        contribute=lambda state, record, key: Rows(record, jnp.ones((3, 4)), large),
+        contribute=lambda state, record, key: SparseRows(record, jnp.ones((3, 4)), large),
         update=lambda state, release, key: state + release.total[0, 0],
         draw=lambda state, key: {"one": state},
     )
@@ -281,20 +282,20 @@ def test_a_table_far_larger_than_a_record_is_not_refused_and_not_written_out_for
 
 
 def test_what_is_no_sparse_leaf_is_refused() -> None:
-    def method(rows: Callable[[Any], Rows]) -> Method:
+    def method(rows: Callable[[Any], SparseRows]) -> Method:
         return sparse()._replace(contribute=lambda state, record, key: rows(record))
 
     for wrong, message in (
-        (lambda r: Rows(r["index"], r["plain"], COUNT), "one index for each line"),
-        (lambda r: Rows(r["index"][1:], r["values"], COUNT), "one index for each line"),
-        (lambda r: Rows(r["index"], r["values"], 0), "at least one"),
+        (lambda r: SparseRows(r["index"], r["plain"], COUNT), "one index for each line"),
+        (lambda r: SparseRows(r["index"][1:], r["values"], COUNT), "one index for each line"),
+        (lambda r: SparseRows(r["index"], r["values"], 0), "at least one"),
     ):
         with pytest.raises(ValueError, match=message):
             step_of(method(wrong), 3)
     with pytest.raises(TypeError, match="Give integers"):
-        step_of(method(lambda r: Rows(r["index"] * 1.0, r["values"], COUNT)), 3)
+        step_of(method(lambda r: SparseRows(r["index"] * 1.0, r["values"], COUNT)), 3)
     with pytest.raises(TypeError, match="real numbers"):
-        step_of(method(lambda r: Rows(r["index"], r["values"] > 0, COUNT)), 3)
+        step_of(method(lambda r: SparseRows(r["index"], r["values"] > 0, COUNT)), 3)
     with pytest.raises(ValueError, match="3 leaves"):
         step_of(sparse(), 3, Mechanism(0.5, 2.0, 1.0, 4, weights=(1.0, 1.0, 1.0, 1.0)))
 
@@ -310,14 +311,14 @@ def test_fits_and_questions_know_sparse_leaves() -> None:
         posterior = tacit.fit(sparse(), data, budget, steps=3, clip=how, simulate=1, progress=False)
         assert np.isfinite(posterior.draws["table"]).all()
         assert np.abs(posterior.draws["table"]).min() > 0
-    answer = tacit.ask(data, lambda r: Rows(r["index"], r["values"], COUNT), budget, clip=2.0, simulate=1)
+    answer = tacit.ask(data, lambda r: SparseRows(r["index"], r["values"], COUNT), budget, clip=2.0, simulate=1)
     assert answer.value.shape == answer.noise_std.shape == (COUNT, WIDTH)
 
 
 def test_many_public_sparse_contributions_are_summed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     made = records(np.random.default_rng(8), 41)
     whole = fit_public(sparse(), made, steps=1, key=KEY).draws["table"]
-    monkeypatch.setattr(importlib.import_module("tacit.fit"), "PUBLIC_NUMBERS", 300)
+    monkeypatch.setattr(importlib.import_module("tacit.run.fit"), "PUBLIC_NUMBERS", 300)
     parts = fit_public(sparse(), made, steps=1, key=KEY).draws["table"]
     np.testing.assert_allclose(whole, parts, rtol=1e-4, atol=1e-4)
     some = fit_public(sparse(), made, steps=1, rate=0.3, key=KEY).draws["table"]

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tacit import engine
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, _Step, alias, random
-from tacit.ledger import Ledger
+from tacit.engine import alias, random
+from tacit.engine import runner as engine
+from tacit.engine.runner import Runner, _Step
+from tacit.ledger.file import Ledger
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 

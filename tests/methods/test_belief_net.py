@@ -14,7 +14,7 @@ from scipy import special
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step
+from tacit.engine.runner import _Step
 from tacit.methods.belief_net import belief_net, pixel_accuracy, reconstruct
 from tacit.methods.running import Running
 from tacit.methods.sparsity import bessel_ratio

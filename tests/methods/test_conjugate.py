@@ -17,7 +17,7 @@ from scipy import special, stats
 import tacit
 from tacit import Budget, PrivateData, families
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step
+from tacit.engine.runner import _Step
 from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
 from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing
 from tacit.methods.families import _common as inside
@@ -472,7 +472,7 @@ def test_other_types_of_numbers_are_taken(kind: Any) -> None:
     x = sequences()[:, :4] == 1 if kind is bool else sequences().astype(kind)
     family = families.bernoulli() if kind is bool else families.hidden_markov(2, 3)
     method = conjugate(family)(Plan(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), {"x": x})))
-    assert all(bool(need.holds({"x": jnp.asarray(x[0])})) for need in method.needs)
+    assert all(bool(need.predicate({"x": jnp.asarray(x[0])})) for need in method.requirements)
     contribution = method.contribute(method.init(KEY), {"x": jnp.asarray(x[0])}, KEY)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(contribution))
 

@@ -18,12 +18,13 @@ from scipy.special import digamma
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, _Step, lattice
-from tacit.fit import fit_public
+from tacit.engine import lattice
+from tacit.engine.runner import Runner, _Step
 from tacit.methods import lda as module
 from tacit.methods.lda import LDAState, lda
 from tacit.methods.running import start
 from tacit.results.topics import documents, perplexity
+from tacit.run.fit import fit_public
 from tacit.types import Method, Plan, PyTree, Release
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
@@ -102,7 +103,7 @@ def test_the_bound_never_falls_over_coordinate_updates() -> None:
         return jnp.sum(each) + module.topic_bound(concentration, 0.2)
 
     # Within a document, sweep by sweep.
-    concentration = method.points(state)["concentration"]  # type: ignore[misc]
+    concentration = method.point_estimates(state)["concentration"]  # type: ignore[misc]
     values = [float(elbo(concentration, sweeps)) for sweeps in (1, 2, 3, 5, 10, 200)]
     assert all(after >= before - 1e-5 * abs(before) for before, after in itertools.pairwise(values))
     assert values[-1] > values[0] + 1
@@ -111,7 +112,7 @@ def test_the_bound_never_falls_over_coordinate_updates() -> None:
     values = []
     for _ in range(25):
         state = step(state)
-        values.append(float(elbo(method.points(state)["concentration"], 200)))  # type: ignore[misc]
+        values.append(float(elbo(method.point_estimates(state)["concentration"], 200)))  # type: ignore[misc]
     assert all(after >= before - 1e-5 * abs(before) for before, after in itertools.pairwise(values))
     assert values[-1] > values[0] + 10
 
@@ -126,8 +127,8 @@ def test_without_sampling_clip_and_noise_it_is_the_public_fit(
     start_state = jax.jit(method.init)(KEY)
     end = open_runner(method, data, Mechanism(1.0, 100.0, 0.04, 4)).advance(start_state, 0, 4)
     public = fit_public(method, records(), steps=4, key=KEY)
-    found = method.points(end)["concentration"]  # type: ignore[misc]
-    np.testing.assert_allclose(found, public.points["concentration"], rtol=2e-3, atol=2e-2)
+    found = method.point_estimates(end)["concentration"]  # type: ignore[misc]
+    np.testing.assert_allclose(found, public.point_estimates["concentration"], rtol=2e-3, atol=2e-2)
     assert public.draws["topics"].shape == (1000, TOPICS, WORDS)
     np.testing.assert_allclose(public.draws["topics"].sum(2), 1, rtol=1e-4)
 
@@ -263,7 +264,7 @@ def test_private_topics_are_found() -> None:
     # the fit without privacy ends in a poor optimum too.
     assert sorted(distance.argmin(1)) == [0, 1, 2]
     assert distance.min(1).max() < 0.25
-    assert posterior.points["concentration"].shape == (TOPICS, WORDS)
+    assert posterior.point_estimates["concentration"].shape == (TOPICS, WORDS)
     assert posterior.certificate is not None
     assert posterior.certificate.epsilon <= 1.0
 
@@ -303,7 +304,7 @@ def test_newsgroups_as_well_as_scikit_learn() -> None:
     )
     whole = documents(held, width=longest)
     theirs, mine = (
-        perplexity(c, whole, training=train.shape[0]) for c in (peer.components_, ours.points["concentration"])
+        perplexity(c, whole, training=train.shape[0]) for c in (peer.components_, ours.point_estimates["concentration"])
     )
     print(f"perplexity: scikit-learn {theirs:.1f}, tacit {mine:.1f}")
     assert mine < 1.02 * theirs

@@ -250,8 +250,8 @@ def test_a_count_that_does_not_suit_is_told_from_others(likelihood: str, column:
     data[column][7] = value
     method = logistic(likelihood, **OPTIONS[likelihood])(Plan(tacit.PrivateData(data).placeholder))
     record = {name: jnp.asarray(values[7]) for name, values in data.items()}
-    assert [need.text for need in method.needs if not need.holds(record) and text in need.text]
-    assert not any(need.fixed for need in method.needs)
+    assert [need.message for need in method.requirements if not need.predicate(record) and text in need.message]
+    assert not any(need.fixed for need in method.requirements)
 
 
 def test_wrong_options_and_shapes() -> None:

@@ -174,7 +174,7 @@ def test_numbers_are_cut_by_public_edges_and_come_back_whole() -> None:
         (None, {"a": 3}, "needs no bins"),
         (None, {"c": 1}, "at least 2"),
         (None, {"c": [0.5, 0.2]}, "rising edges"),
-        (None, {"c": 10**5}, "tacit.choose_pairs"),
+        (None, {"c": 10**5}, "tacit.run.pairs.choose_pairs"),
     ],
 )
 def test_errors_say_what_to_write(queries: Any, bins: Any, message: str) -> None:

@@ -21,10 +21,10 @@ import tacit
 from tacit import Budget, PrivateData
 from tacit.accounting import classical
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step
-from tacit.methods.backprop import at
+from tacit.engine.runner import _Step
+from tacit.methods.bayes_by_backprop import at
 from tacit.methods.networks import Network, score
-from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, stretches, wandered
+from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, perturbed_average, stretches
 from tacit.types import Method, Plan, PyTree, Release
 
 KEY = jax.random.key(0)
@@ -178,8 +178,8 @@ def test_sgld_remembers_the_last_places_and_averages_what_is_watched() -> None:
     np.testing.assert_allclose(sorted(state.kept["w"]), sorted(places[7::2]), rtol=1e-6)
     draws = {float(method.draw(state, jax.random.key(seed))["w"]) for seed in range(40)}
     assert sorted(draws) == pytest.approx(sorted(places[7::2]))
-    assert method.points is not None
-    np.testing.assert_allclose(method.points(state)["watched mean"], np.mean(places[5::2]), rtol=1e-5)
+    assert method.point_estimates is not None
+    np.testing.assert_allclose(method.point_estimates(state)["watched mean"], np.mean(places[5::2]), rtol=1e-5)
 
 
 def regression() -> dict[str, np.ndarray]:
@@ -199,7 +199,7 @@ def test_bayes_by_backprop_ends_at_the_best_independent_normal_distribution() ->
     mean = np.linalg.solve(precision, data["x"].T @ data["y"] / 0.25)
     std = 1 / np.sqrt(np.diag(precision))
     optimizer = optax.adam(lambda step: 0.05 / (1 + step / 100))
-    posterior = tacit.fit_public(tacit.backprop(line(), optimizer=optimizer), data, steps=3000, key=KEY)
+    posterior = tacit.fit_public(tacit.bayes_by_backprop(line(), optimizer=optimizer), data, steps=3000, key=KEY)
     (draws,) = posterior.draws.values()
     # 1000 draws: the mean within 5 standard errors and the optimiser's own error, the spread within 10% (4.5 of them).
     np.testing.assert_allclose(draws.mean(0), mean, atol=5 * std.max() / math.sqrt(1000) + 0.1 * std.min())
@@ -223,7 +223,7 @@ def test_the_gradient_of_bayes_by_backprop_is_that_of_its_elbo() -> None:
     """One step along a released gradient is one along the ELBO at the same draw."""
     data = jax.tree.map(jnp.asarray, regression())
     net = line()
-    method = tacit.backprop(net, optimizer=optax.sgd(1.0), first_std=0.3)(Plan(RECORD, COUNT))
+    method = tacit.bayes_by_backprop(net, optimizer=optax.sgd(1.0), first_std=0.3)(Plan(RECORD, COUNT))
     state = method.init(KEY)
     after = method.update(state, released(method, state, data), KEY)
 
@@ -249,7 +249,9 @@ def test_widths_of_many_weights_are_moved_in_every_fourth_step_along_the_same_gr
     size, count = 1 << 16, 64
     data = {"x": np.ones((count, 1), np.float32), "y": np.arange(count, dtype=np.float32)}
     net = tacit.network((lambda key: jnp.zeros(size), lambda w, x: x[0] * jnp.mean(w)), "gaussian", noise=0.5)
-    method = tacit.backprop(net, optimizer=optax.sgd(1.0), first_std=0.3)(Plan({"x": np.ones(1), "y": 0.0}, count))
+    method = tacit.bayes_by_backprop(net, optimizer=optax.sgd(1.0), first_std=0.3)(
+        Plan({"x": np.ones(1), "y": 0.0}, count)
+    )
     update, states = jax.jit(method.update), [method.init(KEY)]
     for step in range(5):
         release = released(method, states[-1], data)
@@ -271,8 +273,8 @@ def test_widths_of_many_weights_are_moved_in_every_fourth_step_along_the_same_gr
 
 def test_several_draws_of_the_weights_give_the_mean_of_their_gradients() -> None:
     data = jax.tree.map(jnp.asarray, regression())
-    three = tacit.backprop(line(), optimizer=optax.sgd(1.0), first_std=0.3, draws=3)(Plan(RECORD, COUNT))
-    one = tacit.backprop(line(), optimizer=optax.sgd(1.0), first_std=0.3)(Plan(RECORD, COUNT))
+    three = tacit.bayes_by_backprop(line(), optimizer=optax.sgd(1.0), first_std=0.3, draws=3)(Plan(RECORD, COUNT))
+    one = tacit.bayes_by_backprop(line(), optimizer=optax.sgd(1.0), first_std=0.3)(Plan(RECORD, COUNT))
     state = three.init(KEY)
     together = three.update(state, released(three, state, data), KEY).params.mean["weights"]
     single = [state._replace(weights=[w]) for w in state.weights]
@@ -286,7 +288,7 @@ def test_several_draws_of_the_weights_give_the_mean_of_their_gradients() -> None
     ]
     assert norms[0] == pytest.approx(norms[1], rel=0.6)
     with pytest.raises(ValueError, match="draws is 0"):
-        tacit.backprop(line(), draws=0)
+        tacit.bayes_by_backprop(line(), draws=0)
 
 
 def test_draws_of_bayes_by_backprop_count_what_the_noise_does_to_the_means() -> None:
@@ -297,7 +299,7 @@ def test_draws_of_bayes_by_backprop_count_what_the_noise_does_to_the_means() -> 
     alarm in 10**6. Draws add it to the width: 4000 of them, 5 errors of 2.2% each in the standard deviation.
     """
     data = jax.tree.map(jnp.asarray, regression())
-    method = tacit.backprop(line(), optimizer=optax.sgd(0.02, momentum=0.9))(Plan(RECORD, COUNT))
+    method = tacit.bayes_by_backprop(line(), optimizer=optax.sgd(0.02, momentum=0.9))(Plan(RECORD, COUNT))
 
     def run(key: Any) -> Any:
         def step(state: Any, key: Any) -> tuple[Any, None]:
@@ -306,14 +308,14 @@ def test_draws_of_bayes_by_backprop_count_what_the_noise_does_to_the_means() -> 
         return jax.lax.scan(step, method.init(key), jax.random.split(key, 300))[0]
 
     states = jax.jit(jax.vmap(run))(jax.random.split(KEY, 80))
-    counted = jax.vmap(lambda state: wandered(state.path, state.step)["weights"])(states)
+    counted = jax.vmap(lambda state: perturbed_average(state.path, state.step)["weights"])(states)
     assert 0.6 < float(counted.mean() / states.average.mean["weights"].var(0, ddof=1).mean()) < 3.5
     state = jax.tree.map(lambda leaf: leaf[0], states)
     drawn = jax.vmap(lambda key: method.draw(state, key)["weights"])(jax.random.split(KEY, 4000))
     wanted = np.sqrt(np.exp(2 * state.average.rho["weights"]) + counted[0])
     np.testing.assert_allclose(drawn.std(0), wanted, rtol=0.11)
     first = method.init(KEY)
-    assert float(wandered(first.path, first.step)["weights"].max()) == 0
+    assert float(perturbed_average(first.path, first.step)["weights"].max()) == 0
 
 
 def test_of_many_numbers_one_iterate_in_eight_makes_the_stretches() -> None:
@@ -324,7 +326,7 @@ def test_of_many_numbers_one_iterate_in_eight_makes_the_stretches() -> None:
             np.testing.assert_array_equal(path.means["w"][:, 0], EVERY * np.arange(STRETCHES))
             # Six late ones, 8 apart: twice 16/7 of an eighth of their variance.
             wanted = 2 * 16 / 7 / 8 * np.var(EVERY * np.arange(2, STRETCHES), ddof=1)
-            np.testing.assert_allclose(wandered(path, jnp.int32(step))["w"], wanted, rtol=1e-5)
+            np.testing.assert_allclose(perturbed_average(path, jnp.int32(step))["w"], wanted, rtol=1e-5)
         path = late(path, {"w": jnp.full(MANY, step, jnp.float32)}, jnp.int32(step))
     assert int(path.length) == 2
     np.testing.assert_array_equal(path.means["w"][:5, 0], [4, 20, 36, 52, 64])
@@ -361,7 +363,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["sgd", "backprop", "sgld"])
+@pytest.mark.parametrize("method", ["sgd", "bayes_by_backprop", "sgld"])
 def test_a_network_of_a_million_weights_trains_under_two_gigabytes(method: str) -> None:
     """Twelve steps with subsets of 500, and the predictions; the memory does not grow with steps."""
     done = subprocess.run(
@@ -375,12 +377,18 @@ def test_the_width_does_not_depend_on_where_it_began() -> None:
     data = regression()
     widths = [
         next(
-            iter(tacit.fit_public(tacit.backprop(line(), first_std=std), data, steps=4000, key=KEY).draws.values())
+            iter(
+                tacit.fit_public(
+                    tacit.bayes_by_backprop(line(), first_std=std), data, steps=4000, key=KEY
+                ).draws.values()
+            )
         ).std(0)
         for std in (0.01, 0.3)
     ]
     wanted = 1 / np.sqrt(np.diag(data["x"].T @ data["x"] / 0.25 + np.eye(3)))
-    for width in widths:  # 1000 draws: 2.2% of the width is one standard error; Adam's own wandering comes on top
+    for (
+        width
+    ) in widths:  # 1000 draws: 2.2% of the width is one standard error; Adam's own sample_average_error comes on top
         np.testing.assert_allclose(width, wanted, rtol=0.15)
 
 
@@ -472,7 +480,7 @@ def test_dropout_that_gets_no_key_is_left_out() -> None:
 )
 def test_records_that_do_not_fit_the_network_are_refused(record: Any, likelihood: str, match: str) -> None:
     net = tacit.network(eqx.nn.MLP(3, 4, 5, 1, key=KEY), likelihood)
-    for method in (tacit.sgd, tacit.backprop, tacit.sgld):
+    for method in (tacit.sgd, tacit.bayes_by_backprop, tacit.sgld):
         with pytest.raises(ValueError, match=match):
             method(net)(Plan(record, 10))
 
@@ -597,7 +605,7 @@ def test_log_priors_are_those_of_their_densities(prior: str, density: Callable[[
 def test_gradients_of_dense_layers_are_never_written_out() -> None:
     data = PrivateData({"x": np.zeros((50, 70), np.float32), "y": np.zeros(50, np.int32)}, size=50)
     net = tacit.network(eqx.nn.MLP(70, 3, 90, 2, key=KEY))
-    for method in (tacit.sgd, tacit.backprop, tacit.sgld):
+    for method in (tacit.sgd, tacit.bayes_by_backprop, tacit.sgld):
         built = method(net)(Plan(data.placeholder, 50))
         state = jax.tree.map(jnp.asarray, built.init(KEY))
         found = _Step(built, data, Mechanism(0.1, 1.0, 1.0, 3), state).outers
@@ -614,7 +622,7 @@ def test_a_private_network_learns() -> None:
     x = generator.normal(size=(4000, 3)).astype(np.float32)
     y = (x[:, 0] + x[:, 1] > 0).astype(np.int32)
     net = tacit.network(Masked(), "bernoulli")
-    for method in (tacit.sgd, tacit.backprop, tacit.dropout):
+    for method in (tacit.sgd, tacit.bayes_by_backprop, tacit.dropout):
         posterior = tacit.fit(
             method(net),
             PrivateData({"x": x, "y": y}, size=4000),
@@ -637,11 +645,11 @@ def test_a_private_network_learns() -> None:
         (lambda: tacit.sgd(line())(Plan(RECORD, 0)), "size is 0"),
         (lambda: tacit.dropout(line()), "no dropout"),
         (lambda: tacit.sgld(line(), friction=2.0), "friction is 2"),
-        (lambda: tacit.backprop(line(), first_std=0.0), "first_std is 0"),
+        (lambda: tacit.bayes_by_backprop(line(), first_std=0.0), "first_std is 0"),
         (lambda: tacit.network(Masked(), noise=0.5), "likelihood has none"),
         (lambda: tacit.network((lambda key: {"mask": jnp.zeros(1)}, lambda w, x: x)), "called 'mask'"),
         (
-            lambda: tacit.backprop(tacit.network(Masked(), prior="none")),
+            lambda: tacit.bayes_by_backprop(tacit.network(Masked(), prior="none")),
             "has no end",
         ),
     ],

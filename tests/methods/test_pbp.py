@@ -13,9 +13,9 @@ from scipy import integrate, stats
 import tacit
 from tacit import sites
 from tacit.engine import outer
-from tacit.fit import fit_public, sum_public
 from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import PBPState, _rectified, forward, output, pbp, rectified
+from tacit.run.fit import fit_public, sum_public
 from tacit.types import Plan
 
 KEY = jax.random.key(0)
@@ -145,9 +145,9 @@ def under_way(method: Any) -> PBPState:
     return state._replace(total=total, sites=total, cavity=state.cavity._replace(mean=mean))
 
 
-def release_of(contribution: Any, times: float = 1.0) -> tacit.Release:
+def release_of(contribution: Any, times: float = 1.0) -> tacit.types.Release:
     full = jax.tree.map(lambda leaf: times * leaf, contribution)
-    return tacit.Release(full, jax.tree.map(lambda leaf: jnp.float32(0), full), jnp.float32(1), full)
+    return tacit.types.Release(full, jax.tree.map(lambda leaf: jnp.float32(0), full), jnp.float32(1), full)
 
 
 def test_a_step_adds_the_sites_of_the_records() -> None:
@@ -246,7 +246,7 @@ def test_it_learns_a_curve_and_the_noise_around_it() -> None:
     # The noise precision's posterior is Gamma(6 + 400, 6 + half the squared errors, the weights' spread included).
     fitted = fit.predict({"x": data["x"]}, key=KEY)["mean"].mean(0)
     least = (6 + float(np.sum((data["y"] - fitted) ** 2)) / 2) / (5 + 400)
-    assert least < float(fit.points["noise"]) < 1.15 * least
+    assert least < float(fit.point_estimates["noise"]) < 1.15 * least
     # The spread of predicted records is that of the noise and the weights together.
     assert 0.15 < found["y"].std(0).mean() < 0.4
 
@@ -294,7 +294,7 @@ def test_the_prior_follows_from_public_state_alone() -> None:
     record = {"x": jnp.ones(3), "y": jnp.float32(1)}
     zero = jax.tree.map(jnp.zeros_like, method.contribute(state, record, KEY))
     std = jax.tree.map(lambda leaf: jnp.float32(0), zero)
-    after = method.update(state, tacit.Release(zero, std, jnp.float32(1), zero), KEY)
+    after = method.update(state, tacit.types.Release(zero, std, jnp.float32(1), zero), KEY)
     assert float(after.decay) != float(state.decay)  # refreshed though no record was there
     assert method.suggests.weights is not None
     assert len(method.suggests.weights) == len(jax.tree.leaves(zero)) == 6

@@ -123,7 +123,7 @@ def test_the_optimiser_may_be_chosen():
     placeholder = {"x": np.zeros(WIDTH, np.float32), "y": np.float32(0)}
     key = jax.random.key(0)
     gradient = {"latents": [{"w": jnp.ones(WIDTH)}], "params": {}}
-    release = tacit.Release(gradient, gradient, jnp.float32(1), gradient)
+    release = tacit.types.Release(gradient, gradient, jnp.float32(1), gradient)
     moved = {}
     for rate in (0.0, 0.1):
         method = tacit.vi(linear, optimizer=optax.sgd(rate))(Plan(placeholder))
@@ -251,7 +251,7 @@ def test_a_step_without_privacy_goes_along_numpyros_gradient(name, wide, toleran
             each = jax.vmap(lambda record: method.contribute(state, record, key))(records)
             total = jax.tree.map(lambda leaf: leaf.sum(0), each)
             nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
-            return method.update(state, tacit.Release(total, nothing, jnp.asarray(1.0), total), key)
+            return method.update(state, tacit.types.Release(total, nothing, jnp.asarray(1.0), total), key)
 
         after = step(state)
         guide = kind(reference, init_loc_fn=init_to_median)
@@ -329,7 +329,7 @@ def test_an_autoencoder_is_fitted_saved_and_reconstructs(tmp_path):
     posterior = tacit.fit(
         method, data, tacit.Budget(8.0, 1e-5), steps=300, simulate=0, key=jax.random.key(0), progress=False
     )
-    assert set(posterior.points) == {"decoder$params", "encoder$params"}
+    assert set(posterior.point_estimates) == {"decoder$params", "encoder$params"}
     assert posterior.draws == {}
     rebuilt = posterior.predict(images(50, seed=1), key=jax.random.key(2))["x"]
     assert rebuilt.shape == (1000, 50, PIXELS)  # new images, not the observed ones handed back
@@ -340,7 +340,7 @@ def test_an_autoencoder_is_fitted_saved_and_reconstructs(tmp_path):
     assert np.array_equal(
         again.predict(x[:2], key=jax.random.key(2))["x"], posterior.predict(x[:2], key=jax.random.key(2))["x"]
     )
-    assert "decoder$params.layers[0].weight" in tacit.Posterior.load(tmp_path / "posterior.npz").points
+    assert "decoder$params.layers[0].weight" in tacit.Posterior.load(tmp_path / "posterior.npz").point_estimates
 
 
 # Options.
@@ -352,12 +352,12 @@ def test_several_draws_are_averaged_and_keep_the_norm():
     one, four = (tacit.vi(linear, optimizer=optax.sgd(1.0), draws=draws)(Plan(record)) for draws in (1, 4))
     state = four.init(key)
     contribution = four.contribute(state, record, key)
-    release = tacit.Release(contribution, contribution, jnp.float32(1), contribution)
+    release = tacit.types.Release(contribution, contribution, jnp.float32(1), contribution)
     after = four.update(state, release, key)
     single = []
     for each in jax.random.split(key, 4):
         alone = one.contribute(state, record, each)
-        single.append((alone, one.update(state, tacit.Release(alone, alone, jnp.float32(1), alone), each)))
+        single.append((alone, one.update(state, tacit.types.Release(alone, alone, jnp.float32(1), alone), each)))
     for name in state.params:
         mean = np.mean([np.asarray(end.params[name]) for _, end in single], axis=0)
         np.testing.assert_allclose(after.params[name], mean, rtol=1e-5, atol=1e-6)
@@ -407,7 +407,7 @@ def test_a_laplace_guide_counts_the_noise_of_scores_and_curvature():
                 for leaf, one, key in zip(leaves, jax.tree.leaves(noise_std), keys, strict=True)
             ]
             total = jax.tree.unflatten(structure, noisy)
-            return method.update(state, tacit.Release(total, noise_std, jnp.float32(1), total), key), None
+            return method.update(state, tacit.types.Release(total, noise_std, jnp.float32(1), total), key), None
 
         state = jax.lax.scan(step, method.init(key), jax.random.split(of_noise, steps))[0]
         believing = state._replace(path=state.path._replace(score_variance=jnp.zeros(WIDTH)))
@@ -443,12 +443,12 @@ def test_a_normal_guide_counts_what_the_noise_does_to_its_path():
             noise = std * jax.random.normal(jax.random.fold_in(key, 1), (WIDTH,))
             total = jax.tree.map(lambda leaf: leaf.sum(0) + noise, each)
             noise_std = jax.tree.map(lambda leaf: jnp.float32(std), total)
-            return method.update(state, tacit.Release(total, noise_std, jnp.float32(1), total), key), None
+            return method.update(state, tacit.types.Release(total, noise_std, jnp.float32(1), total), key), None
 
         state = jax.lax.scan(step, method.init(key), jax.random.split(key, steps))[0]
         keys = jax.random.split(key, 100)
-        around = jax.vmap(lambda key: vi_module._wandered(state, key)[name] - state.average[name])(keys)
-        left_out = vi_module._wandered(state._replace(path=()), key)[name] - state.average[name]
+        around = jax.vmap(lambda key: vi_module._perturbed_average(state, key)[name] - state.average[name])(keys)
+        left_out = vi_module._perturbed_average(state._replace(path=()), key)[name] - state.average[name]
         return state.average[name], jnp.square(around).mean(0), jnp.square(left_out)
 
     averages, counted, left_out = map(np.asarray, jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), runs)))
@@ -472,7 +472,7 @@ def test_stretches_hold_the_averages_of_the_path(steps):
     np.testing.assert_allclose(path.means["a"][:done], means, atol=1e-6)
     state = vi_module.VIState({}, {"a": jnp.ones(2)}, None, jnp.int32(steps), path)
     keys = jax.random.split(jax.random.key(1), 20_000)
-    drawn = np.asarray(jax.jit(jax.vmap(lambda key: vi_module._wandered(state, key)["a"]))(keys), np.float64)
+    drawn = np.asarray(jax.jit(jax.vmap(lambda key: vi_module._perturbed_average(state, key)["a"]))(keys), np.float64)
     used = means[int(np.ceil(done / 4)) :]
     if len(used) < 2:
         assert np.all(drawn == 1)
@@ -480,7 +480,7 @@ def test_stretches_hold_the_averages_of_the_path(steps):
     expected = running.DOUBT * 16 / 7 * length / steps * np.cov(used.T)
     # 20000 draws: an entry is off by at most 1% of the largest; six of that.
     assert np.abs(np.cov(drawn.T) - expected).max() < 0.06 * np.abs(expected).max()
-    np.testing.assert_allclose(running.wandered(path, jnp.int32(steps))["a"], np.diag(expected), rtol=1e-4)
+    np.testing.assert_allclose(running.perturbed_average(path, jnp.int32(steps))["a"], np.diag(expected), rtol=1e-4)
     assert np.abs(drawn.mean(0) - 1).max() < 6 * np.sqrt(np.abs(expected).max() / len(drawn))
 
 
@@ -524,8 +524,8 @@ def test_parameters_without_a_prior_are_points():
     posterior = tacit.fit_public(tacit.vi(model), records, steps=1500, key=jax.random.key(0))
     assert set(posterior.draws) == {"w"}
     residual = records["y"] - records["x"] @ exact(records)[0]
-    assert set(posterior.points) == {"noise"}
-    assert posterior.points["noise"] == pytest.approx(residual.std(), rel=0.02)
+    assert set(posterior.point_estimates) == {"noise"}
+    assert posterior.point_estimates["noise"] == pytest.approx(residual.std(), rel=0.02)
 
 
 def test_the_adaptive_clip_finds_the_median_norm_within_the_budget():
@@ -555,7 +555,7 @@ def test_the_adaptive_clip_finds_the_median_norm_within_the_budget():
             longest = jnp.sqrt(sum(jnp.sum(leaf.reshape(COUNT, -1) ** 2, 1) for leaf in jax.tree.leaves(each))).max()
             total = jax.tree.map(lambda leaf: leaf.sum(0), each)
             nothing = jax.tree.map(lambda leaf: jnp.zeros(()), total)
-            after = method.update(state, tacit.Release(total, nothing, jnp.float32(1), total), key)
+            after = method.update(state, tacit.types.Release(total, nothing, jnp.float32(1), total), key)
             return state._replace(log_scale=after.log_scale), longest
 
         for i in range(200):

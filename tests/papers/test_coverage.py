@@ -38,7 +38,7 @@ def test_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     runpy.run_path(str(FOLDER / "coverage.py"), run_name="__main__")
     numbers = json.loads((tmp_path / "results" / "coverage.json").read_text())
     assert numbers["command"] == "python papers/coverage/coverage.py"
-    assert "natural" in (tmp_path / "results" / "coverage.md").read_text()
+    assert "glm" in (tmp_path / "results" / "coverage.md").read_text()
     assert 5_000 < (tmp_path / "figures" / "coverage.png").stat().st_size < 250_000
     sys.modules.pop("study", None)
 
@@ -58,11 +58,11 @@ def test_the_other_studies_run(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_shared_program_gives_the_bits_of_fit(study: Any) -> None:
     first, second = (study.regression("bernoulli", "plain", seed, 200)[0] for seed in (1, 2))
     budget = tacit.Budget(1.0, 1e-5)
-    program = study.Repeated(tacit.natural(), first, budget)
+    program = study.Repeated(tacit.glm(), first, budget)
     program.fit(first, 1)
     shared = program.fit(second, 2)["w"]
     sealed = tacit.PrivateData(second, size=200)
-    alone = tacit.fit(tacit.natural(), sealed, budget, key=jax.random.key(2), simulate=2, progress=False)
+    alone = tacit.fit(tacit.glm(), sealed, budget, key=jax.random.key(2), simulate=2, progress=False)
     np.testing.assert_array_equal(shared, np.asarray(alone.draws["w"], np.float64))
 
 
@@ -91,7 +91,7 @@ def test_the_page_prints_the_tables_without_a_picture(name: str) -> None:
 
 def test_committed_results_hold() -> None:
     cells = json.loads((FOLDER / "results" / "coverage.json").read_text())["cells"]
-    wanted = ("natural, ", "conjugate, bernoulli, chances", "vi Laplace, ")
+    wanted = ("glm, ", "conjugate, bernoulli, chances", "vi Laplace, ")
     ours = {cell: found for cell, found in cells.items() if cell.startswith(wanted)}
     assert len(ours) == 30
     for cell, found in ours.items():

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.audit import canary_scores, direct, lower_bound
 from tacit.engine import clip
+from tacit.run.audit import canary_scores, direct, lower_bound
 
 RUNS = 100_000
 DELTA = 1e-5

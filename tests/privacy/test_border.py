@@ -24,17 +24,19 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import engine, system
+from tacit import system
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, alias, disk, random, shards
-from tacit.ledger import Ledger
-from tacit.types import Method, Need
+from tacit.engine import alias, disk, random, shards
+from tacit.engine import runner as engine
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Ledger
+from tacit.types import Method, Requirement
 from tacit.wall import border
 from tacit.wall.data import PrivateData
 from tests.conftest import with_constants_as_arguments
 
 KEY = jax.random.key(0)
-fitting = importlib.import_module("tacit.fit")
+fitting = importlib.import_module("tacit.run.fit")
 STEPS = 4
 MECHANISM = Mechanism(rate=1.0, clip=1.0, noise_multiplier=3.0, steps=STEPS)
 RECORDS = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32) / 4
@@ -340,7 +342,7 @@ def test_the_program_of_the_start_is_in_the_tag() -> None:
 
 
 def asking(holds: Callable[[Any], Any], fixed: bool = False) -> Method:
-    return weighted(np.ones(3))._replace(needs=(Need("a question", holds, fixed),))
+    return weighted(np.ones(3))._replace(requirements=(Requirement("a question", holds, fixed),))
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -361,18 +363,18 @@ def test_a_need_of_the_caller_s_answers_no_question_of_units() -> None:
     method = weighted(np.ones(3))._replace(contribute=lambda state, record, key: record["x"])
     for bound in (0.5, 2.0):
         book = Ledger()
-        need = Need("a question", lambda record, bound=bound: jnp.abs(record["x"]).max() < bound, fixed=True)
+        need = Requirement("a question", lambda record, bound=bound: jnp.abs(record["x"]).max() < bound, fixed=True)
         facts: dict[str, Any] = {"ledgers": [book], "run": "t", "kind": "fit", "title": "t", "simulation": True}
-        Runner(method._replace(needs=(need,)), data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
+        Runner(method._replace(requirements=(need,)), data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
         assert book.lines == ()
 
 
-def handed_on(record: Any, need: Need) -> Any:
-    return need.holds(record)
+def handed_on(record: Any, need: Requirement) -> Any:
+    return need.predicate(record)
 
 
 def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = tacit.sites.BINARY, Need("theirs", lambda record: True)
+    ours, theirs = tacit.sites.BINARY, Requirement("theirs", lambda record: True)
     monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=engine.__file__))
     assert border._is_ours(functools.partial(handed_on, need=ours))
     assert not border._is_ours(functools.partial(handed_on, need=theirs))
@@ -401,7 +403,7 @@ def test_a_need_of_tacit_s_own_is_noted_when_it_refuses() -> None:
     data = PrivateData({"x": np.zeros((20, 3), np.float32), "y": np.full(20, 2)}, size=20)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"Some record is not what the method needs\. y must be 0 or 1"):
-            tacit.fit(tacit.natural(prior_std=1.0), data, tacit.Budget(1.0, 1e-5), progress=False)
+            tacit.fit(tacit.glm(prior_std=1.0), data, tacit.Budget(1.0, 1e-5), progress=False)
     notes = [line.body["note"] for line in data.ledger.lines if "note" in line.body]
     assert [note["kind"] for note in notes] == ["checked, refused"] * 2
     assert data.ledger.charges == ()
@@ -421,12 +423,12 @@ def test_the_number_of_records_shows_in_no_refusal() -> None:
 
 def test_a_ledger_with_notes_is_read_again(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "ledger.jsonl")
-    book.note("checked, refused", "records that do not suit natural")
+    book.note("checked, refused", "records that do not suit glm")
     shutil.copy(tmp_path / "ledger.jsonl", tmp_path / "copy.jsonl")
     again = Ledger(tmp_path / "copy.jsonl")
     again.verify()
     assert [line.body for line in again.lines][1] == {
-        "note": {"kind": "checked, refused", "text": "records that do not suit natural"}
+        "note": {"kind": "checked, refused", "text": "records that do not suit glm"}
     }
     assert again.spent(1e-5) == 0
 

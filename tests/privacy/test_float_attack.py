@@ -16,7 +16,8 @@ import pytest
 from scipy import stats
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, lattice, random
+from tacit.engine import lattice, random
+from tacit.engine.runner import Runner
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 

@@ -16,7 +16,8 @@ import numpyro.distributions as dist
 import pytest
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner, _Step, clip, lattice, random
+from tacit.engine import clip, lattice, random
+from tacit.engine.runner import Runner, _Step
 from tacit.methods.vi import vi
 from tacit.types import Method, Plan, PyTree
 from tacit.wall.data import PrivateData

@@ -16,7 +16,8 @@ import pytest
 from scipy import stats
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import _Step, random
+from tacit.engine import random
+from tacit.engine.runner import _Step
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 

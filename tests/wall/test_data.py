@@ -519,9 +519,9 @@ def test_the_second_argument_is_a_schema() -> None:
 
 
 def test_a_ledger_is_kept_and_a_path_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    stand_in = types.ModuleType("tacit.ledger")
+    stand_in = types.ModuleType("tacit.ledger.file")
     stand_in.Ledger = lambda path: ("ledger", path)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tacit.ledger", stand_in)
+    monkeypatch.setitem(sys.modules, "tacit.ledger.file", stand_in)
     something = object()
     assert PrivateData(np.ones(3), ledger=something).ledger is something
     assert PrivateData(np.ones(3), ledger="looks.jsonl").ledger == ("ledger", "looks.jsonl")

@@ -12,10 +12,10 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Budget, Mechanism
-from tacit.engine import Runner
+from tacit.engine.runner import Runner
 from tacit.facts.schema import Schema
-from tacit.rehearse import HELD_OUT, _Stage
-from tacit.types import Method, Model, Need, Rows, Suggestions
+from tacit.run.rehearse import HELD_OUT, _Stage
+from tacit.types import Method, Model, Requirement, SparseRows, Suggestions
 from tacit.wall.data import PrivateData
 from tacit.wall.units import Unit, together
 
@@ -138,7 +138,7 @@ def test_own_keys_differ_between_the_records_of_a_unit() -> None:
 
 def test_lines_that_several_records_name_are_added_up() -> None:
     def contribute(state: Any, record: Any, key: Any) -> Any:
-        return Rows(record["index"], record["values"], 4)
+        return SparseRows(record["index"], record["values"], 4)
 
     method = Method(lambda key: 0, contribute, lambda s, r, k: s, lambda s, k: {})
     index = jnp.asarray([[0, 2], [2, 4], [1, 1]])
@@ -154,10 +154,12 @@ def test_lines_that_several_records_name_are_added_up() -> None:
 
 
 def test_a_need_is_asked_of_real_records_only() -> None:
-    need = together(adding()._replace(needs=(Need("x must be 1.", lambda record: record["x"] == 1),))).needs[0]
+    need = together(
+        adding()._replace(requirements=(Requirement("x must be 1.", lambda record: record["x"] == 1),))
+    ).requirements[0]
     unit = Unit({"x": jnp.asarray([1.0, 0.0])}, jnp.asarray([True, False]))
-    assert bool(need.holds(unit))
-    assert not bool(need.holds(unit._replace(present=jnp.asarray([True, True]))))
+    assert bool(need.predicate(unit))
+    assert not bool(need.predicate(unit._replace(present=jnp.asarray([True, True]))))
 
 
 @pytest.mark.usefixtures("quick_compiler")

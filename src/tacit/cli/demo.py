@@ -27,8 +27,8 @@ def _demo(chosen: argparse.Namespace) -> None:
 
     import tacit
     from tacit.cli.runs import write_csv
+    from tacit.datasets import CLINICS, CLINICS_FORMULA, clinics, clinics_truth
     from tacit.results.report import write_report
-    from tacit.simulate import CLINICS, CLINICS_FORMULA, clinics, clinics_truth
     from tacit.wall.data import encode
 
     out, budget = chosen.out, tacit.Budget(chosen.epsilon, chosen.delta, unit="patient")
@@ -49,7 +49,7 @@ def _demo(chosen: argparse.Namespace) -> None:
     for mine, theirs in zip(private.rows(), public.rows(), strict=True):
         cells = "".join(f"{f'{mean:.3f} ({low:.3f}, {high:.3f})':>26}" for _, mean, _, low, high in (mine, theirs))
         print(f"{mine[0]:20}{cells}{truth[mine[0]]:8.2f}")
-    print(f"\nMethod: {private.note}\n")
+    print(f"\nMethod: {private.reason}\n")
     print(tacit.comparisons(private, {"diabetes": ["no", "yes"], "clinic": ["Oak", "Cedar"]}))
 
     assert private.certificate is not None

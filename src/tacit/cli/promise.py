@@ -159,7 +159,7 @@ def effective(plan: Any) -> float:
 
 
 def _show(chosen: argparse.Namespace) -> None:
-    from tacit.certificate import Certificate
+    from tacit.ledger.certificate import Certificate
 
     certificate = Certificate.load(chosen.path)
     if chosen.json:
@@ -169,7 +169,7 @@ def _show(chosen: argparse.Namespace) -> None:
 
 
 def _verify(chosen: argparse.Namespace) -> None:
-    from tacit.certificate import Certificate, CertificateError
+    from tacit.ledger.certificate import Certificate, CertificateError
 
     if chosen.ledger is not None:
         chosen.ledger = existing_ledger(chosen.ledger)
@@ -190,7 +190,7 @@ def _verify(chosen: argparse.Namespace) -> None:
 
 def _compared(certificate: Any, path: Path, ledger: Any) -> str:
     """Check a certificate, and the numbers in the run's folder if they are there; say what was found of them."""
-    from tacit.certificate import CertificateError
+    from tacit.ledger.certificate import CertificateError
     from tacit.results.numbers import Saved
 
     file = (path if path.is_dir() else path.parent) / "posterior.npz"
@@ -208,7 +208,7 @@ def _compared(certificate: Any, path: Path, ledger: Any) -> str:
 
 def existing_ledger(path: Path) -> Any:
     """Open a ledger that must be there: opening another path would show an empty one."""
-    from tacit.ledger import Ledger
+    from tacit.ledger.file import Ledger
 
     path = path / "ledger.jsonl" if path.is_dir() else path
     if not path.exists():
@@ -258,7 +258,7 @@ def _ledger(chosen: argparse.Namespace) -> None:
 
 
 def _accept_loss(chosen: argparse.Namespace) -> None:
-    from tacit.ledger import Ledger
+    from tacit.ledger.file import Ledger
 
     line = Ledger.accept_loss(chosen.path, chosen.reason).losses[-1]
     print(f"Written on {chosen.path}: {line.lost}. Every later certificate says so.")

@@ -205,9 +205,9 @@ def _fit(chosen: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from tacit.ledger import write_whole
+    from tacit.ledger.file import atomic_write
 
-    write_whole(path, lambda file: file.write(text.encode("utf-8")))
+    atomic_write(path, lambda file: file.write(text.encode("utf-8")))
 
 
 def _resume(chosen: argparse.Namespace) -> None:
@@ -236,7 +236,7 @@ def _carry_out(folder: Path, chosen: argparse.Namespace, moved: Path | None = No
         certificate = posterior.certificate
         facts = {name: getattr(certificate, name) for name in ("epsilon", "delta", "simulation")}
         rows = [dict(zip(names, row, strict=True)) for row in posterior.rows()]
-        write({**facts, "note": posterior.note, "warning": posterior.warning, "rows": rows, **files})
+        write({**facts, "reason": posterior.reason, "warning": posterior.warning, "rows": rows, **files})
         return
     print(posterior)
     print("\n" + "\n".join(f"{name.capitalize()}: {file}" for name, file in files.items()))
@@ -320,7 +320,7 @@ def _synthesize(chosen: argparse.Namespace) -> None:
 
 def _audit(chosen: argparse.Namespace) -> None:
     from tacit.accounting.mechanism import Mechanism
-    from tacit.audit import audit
+    from tacit.run.audit import audit
 
     claim = Mechanism(chosen.rate, 1.0, chosen.noise, chosen.steps)
     if chosen.runs < 40:
@@ -431,7 +431,7 @@ def _posterior(folder: Path, method: Any = None) -> Any:
     import zipfile
 
     file = existing(folder / DONE)
-    from tacit.certificate import CertificateError
+    from tacit.ledger.certificate import CertificateError
     from tacit.results.posterior import Posterior
 
     try:
@@ -444,7 +444,7 @@ def _posterior(folder: Path, method: Any = None) -> Any:
 
 def _begun(folder: Path) -> bool:
     """Say whether a run has looked at the records: only then is there something to go on with."""
-    from tacit.ledger import Ledger
+    from tacit.ledger.file import Ledger
 
     if not ((folder / "run.json").exists() and (folder / COMMAND).exists()):
         return False

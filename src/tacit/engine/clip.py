@@ -8,8 +8,8 @@ Leaves that are outer products (``outer.py``) are not written out. Their factors
 summed by one float32 matrix product, which is rounded to a finer lattice. What this can add to the distance between
 neighbours is taken off the clip in advance (``Factoring``).
 
-Leaves that are sparse (``Rows``) are clipped like any other by the values they hold, after whatever would be added to
-the same line twice was dropped (``places``).
+Leaves that are sparse (``SparseRows``) are clipped like any other by the values they hold, after whatever would be
+added to the same line twice was dropped (``places``).
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ from jaxtyping import Array, Int32, Shaped, UInt8, UInt32
 
 from tacit import system
 from tacit.engine import alias, lattice, random
-from tacit.facts.files import import_arrow, quietly
+from tacit.facts.files import import_arrow, none_on_error
 from tacit.facts.schema import Schema
-from tacit.ledger import partial_of, remove_partial
+from tacit.ledger.file import partial_of, remove_partial
 from tacit.types import Key, PyTree, State
 from tacit.wall import trace
 from tacit.wall.precision import single_precision
@@ -492,7 +492,7 @@ def _convert(source: Any, schema: Schema, partial: Path) -> None:
 
 
 def _open(path: Path, most: int) -> File:
-    found = quietly(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+    found = none_on_error(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
     if not isinstance(found, np.memmap) or found.ndim == 0 or not found.flags.c_contiguous:
         raise ValueError(
             f"The file {path.name!r} is not a npy file with the records along its leading axis, in C order. Write it "
@@ -577,7 +577,7 @@ def _tables(source: Any, schema: Schema) -> Iterable[Any]:
     if not isinstance(source, str | os.PathLike):
         return source
     arrow = import_arrow()
-    file = quietly(lambda: arrow.parquet.ParquetFile(str(source)))
+    file = none_on_error(lambda: arrow.parquet.ParquetFile(str(source)))
     if file is None:
         raise ValueError(f"The file {str(source)!r} is not a Parquet file, or there is none.")
     lacking = [name for name in schema.columns if name not in file.schema_arrow.names]

@@ -15,7 +15,8 @@ from dataclasses import replace
 from decimal import Decimal, localcontext
 from typing import NamedTuple
 
-from tacit.engine import Runner, random
+from tacit.engine import random
+from tacit.engine.runner import Runner
 from tacit.types import State
 
 BITS = 128

@@ -25,7 +25,7 @@ from jax.lax import GatherScatterMode, Precision
 from jaxtyping import Array
 
 from tacit.engine import outer
-from tacit.types import Key, PyTree, Record, Rows, State
+from tacit.types import Key, PyTree, Record, SparseRows, State
 from tacit.wall import trace
 
 MOST_PLACES = 128
@@ -37,7 +37,7 @@ Contribution = Callable[[State, Record, Key, Key | None], PyTree]
 
 
 def rewritten(contribution: Contribution) -> Contribution:
-    """Return the same contribution, computed in a cheaper way; gradients of large tables become ``Rows``.
+    """Return the same contribution, computed in a cheaper way; gradients of large tables become ``SparseRows``.
 
     Privacy: a way to compute contributions; bounds nothing.
     """
@@ -159,7 +159,7 @@ class _Table(NamedTuple):
     shape: tuple[int, int]
     clamped: bool
 
-    def rows(self, index: Array, values: Array) -> Rows:
+    def rows(self, index: Array, values: Array) -> SparseRows:
         """Return the lines, those with the same number added up in the first of them."""
         count, width = self.shape
         values = values.reshape(-1, width)
@@ -172,7 +172,7 @@ class _Table(NamedTuple):
             values = jnp.matmul(
                 same.astype(values.dtype), jnp.where(inside[:, None], values, 0), precision=Precision.HIGHEST
             )
-        return Rows(index, values, count)
+        return SparseRows(index, values, count)
 
 
 def _table(makers: dict[Any, Any], leaf: Any) -> _Table | None:

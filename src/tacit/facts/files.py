@@ -73,7 +73,7 @@ def header(path: str | Path) -> tuple[list[str], str]:
         raise FileNotFoundError(f"There is no file {str(path)!r}. Give the path of a CSV or Parquet file.")
     arrow = import_arrow()
     if path.suffix == ".parquet":
-        names = quietly(lambda: arrow.parquet.read_schema(path).names)
+        names = none_on_error(lambda: arrow.parquet.read_schema(path).names)
         if names is None:
             raise ValueError(f"The file {str(path)!r} is not a Parquet file. For comma-separated text use read_csv.")
         return list(names), ""
@@ -83,7 +83,7 @@ def header(path: str | Path) -> tuple[list[str], str]:
             start = stream.read(1 << 20)
         return start.decode("utf-8-sig", "ignore").splitlines()[0] if b"\0" not in start else ""
 
-    line = quietly(first_line)
+    line = none_on_error(first_line)
     if not line:
         raise ValueError(
             f"The file {str(path)!r} has no first line of text. Give a CSV file in UTF-8 whose first line names the "
@@ -144,7 +144,7 @@ def _parquet_kinds(path: str | Path) -> dict[str, str]:
     return kinds
 
 
-def quietly(function: Callable[[], Any]) -> Any:
+def none_on_error(function: Callable[[], Any]) -> Any:
     """Call a conversion, or give None: its error may quote a record, also as the context of a later error.
 
     Privacy: keeps what an error says to itself.

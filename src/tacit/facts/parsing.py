@@ -1,4 +1,4 @@
-"""Reading a formula with ``formulae``, and setting its terms up on a public frame.
+"""GuidedModel a formula with ``formulae``, and setting its terms up on a public frame.
 
 The frame has all declared levels and numbers even between their bounds; no record is needed.
 """

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.types import Array, Key, Method, PyTree, Record, Release, State, is_rows, times
+from tacit.types import Array, Key, Method, PyTree, Record, Release, State, is_sparse, times
 
 QUANTILE = 0.5
 BLOCK = 0.5
@@ -55,12 +55,12 @@ def adaptive(method: Method, size: int, start: float) -> Method:
     def contribute(state: AdaptiveState, record: Record, key: Key, record_key: Key | None = None) -> PyTree:
         inner = method.contribution(state.inner, record, key, record_key)
         scale = jnp.exp(state.log_scale)
-        numbers = [leaf.values if is_rows(leaf) else leaf for leaf in jax.tree.leaves(inner, is_leaf=is_rows)]
+        numbers = [leaf.values if is_sparse(leaf) else leaf for leaf in jax.tree.leaves(inner, is_leaf=is_sparse)]
         weights = method.suggests.weights or (1.0,) * len(numbers)
         norm = jnp.sqrt(sum(jnp.sum((weight * leaf) ** 2) for weight, leaf in zip(weights, numbers, strict=True)))
         factor = 1 / jnp.maximum(norm, scale)
         return {
-            "inner": jax.tree.map(lambda leaf: times(leaf, factor), inner, is_leaf=is_rows),
+            "inner": jax.tree.map(lambda leaf: times(leaf, factor), inner, is_leaf=is_sparse),
             "within": BLOCK * (jnp.where(norm <= scale, 1.0, 0.0) - QUANTILE),
         }
 
@@ -75,7 +75,7 @@ def adaptive(method: Method, size: int, start: float) -> Method:
         return AdaptiveState(method.update(state.inner, inner, key), state.log_scale - SPEED * share)
 
     weights = method.suggests.weights
-    return method.around(
+    return method.wrapping(
         init=init,
         contribute=contribute,
         update=update,

@@ -41,7 +41,7 @@ from jaxtyping import Float32
 
 from tacit.methods.running import Pace, Running, blend, deviation, polya_gamma_mean, slowing, start
 from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
-from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 DAMPING = 0.5
 """All hidden units of a record move at once, by this share of the way."""
@@ -49,7 +49,7 @@ WEIGHTS = (1.0, 1.0, 1.0, 0.25, 0.25, 1.0)
 """The two matrices that are averaged need less care than the residual, of which every step uses its own."""
 STEPS = 100
 """On Fashion-MNIST, large subsets in 75 steps were as good as in 300."""
-BINARY = Need(
+BINARY = Requirement(
     "A belief net models pixels that are 0 or 1; write PrivateData(images > 127), with a public threshold.",
     lambda record: _is_binary(record),
     fixed=True,
@@ -178,7 +178,7 @@ def belief_net(
             return reconstruct(draw, inputs, sweeps)
 
         suggests = Suggestions(clip=0.1 * math.sqrt(pixels * (units + 1)), steps=STEPS, weights=WEIGHTS)
-        return Method(init, contribute, update, draw, needs=(BINARY,), suggests=suggests, model=Model(predict))
+        return Method(init, contribute, update, draw, requirements=(BINARY,), suggests=suggests, model=Model(predict))
 
     return MethodFor(build)
 

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, normals, start
-from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 ROUNDS = 50
 """Turns between parameters and statistics in a draw, from statistics that scatter as the noise does."""
@@ -59,7 +59,7 @@ class Family(NamedTuple):
         ``draw(statistics, key)``: one draw of the parameters, a dictionary.
     bounds
         The largest or the usual norm of each block of a contribution, public: it decides how noise is shared.
-    predict, needs, synthesize
+    predict, requirements, synthesize
         As in ``tacit.Method`` and its model.
     refill
         ``refill(draw, noisy, noise_std, key)``: one draw of the statistics, given parameters, and statistics to which
@@ -75,7 +75,7 @@ class Family(NamedTuple):
     draw: Callable[[PyTree, Key], dict[str, Array]]
     bounds: dict[str, float]
     predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
-    needs: tuple[Need, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
     latent: bool = True
     refill: Callable[[dict[str, Array], PyTree, PyTree, Key], PyTree] | None = None
     synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
@@ -158,7 +158,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             contribute,
             update,
             draw,
-            needs=model.needs,
+            requirements=model.requirements,
             suggests=Suggestions(clip=1.0, rate=1.0, steps=STEPS if model.latent else 1, weights=weights),
             model=Model(model.predict, synthesize=model.synthesize),
         )

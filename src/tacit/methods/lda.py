@@ -33,7 +33,7 @@ from jax.scipy.special import digamma, gammaln
 from jax.scipy.stats import norm
 
 from tacit.methods.running import Pace, Running, blend, slowing, start
-from tacit.types import Array, Key, Method, MethodFor, Plan, Record, Release, Rows, Suggestions
+from tacit.types import Array, Key, Method, MethodFor, Plan, Record, Release, SparseRows, Suggestions
 
 MARGIN = 0.3
 """How strongly a word's count enters a contribution, next to its shares in the topics."""
@@ -73,8 +73,8 @@ def lda(
 ) -> MethodFor:
     """Find topics in documents by latent Dirichlet allocation.
 
-    A record is a document as ``tacit.documents`` makes it: ``word`` (numbers of distinct words, filled up with the size
-    of the vocabulary) and ``count`` (how often each occurs, filled up with 0).
+    A record is a document as ``tacit.topics.documents`` makes it: ``word`` (numbers of distinct words, filled up with
+    the size of the vocabulary) and ``count`` (how often each occurs, filled up with 0).
 
     Privacy: public.
 
@@ -115,13 +115,13 @@ def lda(
         running = start(statistics)._replace(noise_std=jnp.zeros((vocabulary, 1)))
         return LDAState(running, tables(cells.T).likelihood, jnp.ones(vocabulary))
 
-    def contribute(state: LDAState, record: Record, key: Key) -> Rows:
+    def contribute(state: LDAState, record: Record, key: Key) -> SparseRows:
         likelihood, count = _lines(state.likelihood, record)
         weight, share = _sweep(likelihood, count, alpha, sweeps)
         occurrences = likelihood * weight * (count / share)[:, None]
         scale, _ = _lines(state.scale, record)
         lines = jnp.concatenate([occurrences, MARGIN * count[:, None]], 1) * scale[:, None]
-        return Rows(record["word"], lines, vocabulary)
+        return SparseRows(record["word"], lines, vocabulary)
 
     def update(state: LDAState, release: Release, key: Key) -> LDAState:
         scale = state.scale[:, None]

@@ -38,7 +38,7 @@ from tacit.methods.running import (
     slowing,
     start,
 )
-from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 LARGE = 64
 """Columns above which the suggested recipe takes subsets."""
@@ -181,7 +181,7 @@ def logistic(
             contribute,
             update,
             draw,
-            needs=_needs(likelihood, most),
+            requirements=_needs(likelihood, most),
             suggests=Suggestions(
                 clip=1.0,
                 # All records in few steps are best; a large matrix takes subsets, whose outer products sum up faster.
@@ -213,13 +213,13 @@ def _check(placeholder: Any, likelihood: str) -> None:
         )
 
 
-def _needs(likelihood: str, most: float) -> tuple[Need, ...]:
+def _needs(likelihood: str, most: float) -> tuple[Requirement, ...]:
     def whole(value: Array) -> Array:
         return value == jnp.round(value)
 
     if likelihood == "bernoulli":
         return (
-            Need(
+            Requirement(
                 "y must be 0 or 1. Write y = (label == positive).astype(int).",
                 lambda record: (record["y"] == 0) | (record["y"] == 1),
                 fixed=True,
@@ -227,7 +227,7 @@ def _needs(likelihood: str, most: float) -> tuple[Need, ...]:
         )
     if likelihood == "binomial":
         return (
-            Need(
+            Requirement(
                 f"trials must be a whole number from 0 to most={most:g} and y one from 0 to trials. Give most=... the "
                 "largest number of trials that there can be.",
                 lambda record: (
@@ -240,7 +240,7 @@ def _needs(likelihood: str, most: float) -> tuple[Need, ...]:
             ),
         )
     return (
-        Need(
+        Requirement(
             f"y must be a whole number from 0 to most={most:g}. Give most=... the largest count that there can be, "
             "or cut off larger ones: y = numpy.minimum(y, most).",
             lambda record: whole(record["y"]) & (record["y"] >= 0) & (record["y"] <= most),

@@ -34,7 +34,7 @@ from jax.scipy.special import logsumexp
 from tacit.facts.column import Column
 from tacit.facts.schema import Schema, levels_of
 from tacit.methods.running import Running, blend, check_positive, evenly, start
-from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 BINS = 8
 """Numbers are cut into so many bins by default."""
@@ -70,8 +70,8 @@ def marginals(
         Of the records. Numbers are cut into bins between their bounds.
     queries
         The marginals: pairs of columns, or more or fewer of them, chosen without a look at the records or by
-        ``tacit.choose_pairs``; by default all pairs. An analysis of synthetic records is right as far as the marginals
-        determine it: a regression needs all pairs of its columns.
+        ``tacit.run.pairs.choose_pairs``; by default all pairs. An analysis of synthetic records is right as far as the
+        marginals determine it: a regression needs all pairs of its columns.
     bins
         By column, how many bins of equal width, or their public edges; by default 8, and fewer for few whole numbers.
     prior_std
@@ -94,7 +94,7 @@ def marginals(
         raise ValueError(
             f"Exact computations with these {len(asked)} marginals need a table of {largest} cells for {length} "
             f"parameters; {CELLS} cells are feasible, and {NUMBERS} for cells times parameters. Ask for fewer pairs "
-            "(tacit.choose_pairs finds which matter), or cut numbers into fewer bins."
+            "(tacit.run.pairs.choose_pairs finds which matter), or cut numbers into fewer bins."
         )
     layout = _Layout.of(asked, sizes)
     prior = jnp.asarray(prior_std**-2 * 4.0 ** (layout.orders - 1), jnp.float32)
@@ -177,7 +177,7 @@ def marginals(
             codes[name] = jax.random.categorical(jax.random.fold_in(key, place), logits)
         return codes
 
-    need = Need(
+    need = Requirement(
         "The records must be sealed with the schema that the marginals are of: tacit.PrivateData(records, schema).",
         lambda record: jnp.all(jnp.array([column.holds(record[name]) for name, column in columns.items()])),
         facts=schema.columns,
@@ -189,7 +189,7 @@ def marginals(
             contribute,
             update,
             draw,
-            needs=(need,),
+            requirements=(need,),
             suggests=Suggestions(clip=math.sqrt(len(asked)), rate=1.0, steps=1),
             model=Model(synthesize=synthesize),
         )

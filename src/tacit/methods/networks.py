@@ -13,7 +13,7 @@ from jax.scipy.special import gammaln, ndtr
 from jax.scipy.stats import norm
 
 from tacit.methods.running import check_positive, total
-from tacit.types import Array, Key, Need, PyTree, Record
+from tacit.types import Array, Key, PyTree, Record, Requirement
 
 Weights = dict[str, Array]
 NARROW, WIDE = 0.1, 1.0
@@ -45,8 +45,8 @@ class Network(NamedTuple):
         Whether the network has dropout; only ``tacit.dropout`` uses it.
     flat
         Whether the prior is.
-    needs
-        ``needs(placeholder)``: what must be true of a record; one for which it is not counts for nothing.
+    requirements
+        ``requirements(placeholder)``: what must be true of a record; one for which it is not counts for nothing.
     """
 
     start: Callable[[Key], Weights]
@@ -56,7 +56,7 @@ class Network(NamedTuple):
     predict: Callable[[Weights, PyTree, Key, Key | None], dict[str, Array]]
     random: bool
     flat: bool
-    needs: Callable[[Record], tuple[Need, ...]]
+    requirements: Callable[[Record], tuple[Requirement, ...]]
 
 
 def network(
@@ -144,13 +144,13 @@ def network(
             return _plain({"mean": mean, "y": jax.random.bernoulli(key, mean).astype(jnp.int32)})
         return _plain({"mean": jnp.exp(output), "y": jax.random.poisson(key, jnp.exp(output))})
 
-    def needs(placeholder: Record) -> tuple[Need, ...]:
+    def requirements(placeholder: Record) -> tuple[Requirement, ...]:
         weights = jax.eval_shape(start, jax.random.key(0))
         outputs = _outputs(placeholder, lambda x: jax.eval_shape(lambda w, x: apply(w, x, None), weights, x).shape)
         _check_targets(placeholder, likelihood, outputs // 2 if wide else outputs, outputs % 2 == 1 and wide)
         return _needs(likelihood, outputs)
 
-    return Network(start, log_likelihood, log_prior, expected_log_prior, predict, random, prior == "none", needs)
+    return Network(start, log_likelihood, log_prior, expected_log_prior, predict, random, prior == "none", requirements)
 
 
 def score(net: Network, weights: Weights, record: Record, masks: Key | None = None, factor: float = 1.0) -> Weights:
@@ -270,21 +270,21 @@ def _plain(predicted: dict[str, Array]) -> dict[str, Array]:
     return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in predicted.items()}
 
 
-def _needs(likelihood: str, outputs: int) -> tuple[Need, ...]:
+def _needs(likelihood: str, outputs: int) -> tuple[Requirement, ...]:
     def whole(record: Record, most: float = math.inf) -> Array:
         y = record["y"].astype(jnp.float32)
         return jnp.all((y == jnp.round(y)) & (y >= 0) & (y <= most))
 
     if likelihood == "categorical":
         text = f"y must be a class, a whole number from 0 to {outputs - 1}. Number the classes by a public list."
-        return (Need(text, lambda record: whole(record, float(outputs - 1))),)
+        return (Requirement(text, lambda record: whole(record, float(outputs - 1))),)
     if likelihood == "bernoulli":
         return (
-            Need(
+            Requirement(
                 "y must be 0 or 1. Write y = (label == positive).astype(int).", lambda record: whole(record, 1.0), True
             ),
         )
-    return (Need("y must be a whole number from 0 on.", whole, True),) if likelihood == "poisson" else ()
+    return (Requirement("y must be a whole number from 0 on.", whole, True),) if likelihood == "poisson" else ()
 
 
 def _check(likelihood: str, noise: Any, prior: str, prior_std: float) -> None:

@@ -232,7 +232,7 @@ def pbp(
             update,
             draw,
             points,
-            needs=head.needs if head else (),
+            requirements=head.requirements if head else (),
             for_size=records,
             suggests=Suggestions(clip=1.5, steps=4000, weights=_weights(shapes, learnt)),
             model=Model(predict),

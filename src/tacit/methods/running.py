@@ -25,7 +25,7 @@ MANY = 1 << 16
 EVERY = 8
 """Of so many numbers, one iterate in so many is taken into averages: neighbours are much alike."""
 STRETCHES, DOUBT = 8, 2.0
-"""Stretches of a path, at most; and how much more its average varies than so few of them show."""
+"""BatchMeans of a path, at most; and how much more its average varies than so few of them show."""
 Pace = Callable[[Array], Array]
 """The weight of a step's release in the average, from the step's number, counted from 0; the first is 1."""
 
@@ -101,7 +101,7 @@ def tail_average(average: PyTree, new: PyTree, step: Array) -> PyTree:
     return when(step % every == 0, lambda old: taken(old, every), average)
 
 
-class Stretches(NamedTuple):
+class BatchMeans(NamedTuple):
     """Averages of parameters over stretches of their path, one after another, and how many iterates one takes in.
 
     When all are in use two become one, and the length doubles: the number of steps need not be known ahead.
@@ -111,32 +111,32 @@ class Stretches(NamedTuple):
     length: Array
 
 
-def stretches(params: PyTree) -> Stretches:
+def stretches(params: PyTree) -> BatchMeans:
     """Begin a path."""
-    return Stretches(jax.tree.map(lambda leaf: jnp.zeros((STRETCHES, *jnp.shape(leaf))), params), jnp.int32(1))
+    return BatchMeans(jax.tree.map(lambda leaf: jnp.zeros((STRETCHES, *jnp.shape(leaf))), params), jnp.int32(1))
 
 
-def longer(path: Stretches, new: PyTree, step: Array) -> Stretches:
+def longer(path: BatchMeans, new: PyTree, step: Array) -> BatchMeans:
     """Take a step's parameters into the stretch that it is in; of many numbers, every eighth step's."""
 
-    def taken(path: Stretches, number: Array) -> Stretches:
+    def taken(path: BatchMeans, number: Array) -> BatchMeans:
         path = when(number == STRETCHES * path.length, halved, path)
         place, within = number // path.length, number % path.length
         means = jax.tree.map(lambda leaf, new: leaf.at[place].add((new - leaf[place]) / (within + 1)), path.means, new)
-        return Stretches(means, path.length)
+        return BatchMeans(means, path.length)
 
-    def halved(path: Stretches) -> Stretches:
+    def halved(path: BatchMeans) -> BatchMeans:
         def pairs(means: Array) -> Array:
             return jnp.concatenate([(means[::2] + means[1::2]) / 2, jnp.zeros_like(means[1::2])])
 
-        return Stretches(jax.tree.map(pairs, path.means), 2 * path.length)
+        return BatchMeans(jax.tree.map(pairs, path.means), 2 * path.length)
 
     if not many(new):
         return taken(path, step)
     return when(step % EVERY == 0, lambda old: taken(old, step // EVERY), path)
 
 
-def wandering(path: Stretches, step: Array, key: Key) -> PyTree:
+def sample_average_error(path: BatchMeans, step: Array, key: Key) -> PyTree:
     """Draw an error of ``tail_average``: deviations of late stretches, with random signs and sizes.
 
     Their variance, correlations included, is that of the average (batch means; Chen et al. 2020). What moves more
@@ -148,7 +148,7 @@ def wandering(path: Stretches, step: Array, key: Key) -> PyTree:
     return jax.tree.map(lambda means: jnp.tensordot(signs, means, 1), path.means)
 
 
-def wandered(path: Stretches, step: Array) -> PyTree:
+def perturbed_average(path: BatchMeans, step: Array) -> PyTree:
     """Return the variance of every number of ``tail_average``, as its path shows it."""
     used, variance = _late(path, step)
     shares = used / jnp.maximum(jnp.sum(used), 1)
@@ -159,7 +159,7 @@ def wandered(path: Stretches, step: Array) -> PyTree:
     return jax.tree.map(of, path.means)
 
 
-def _late(path: Stretches, step: Array) -> tuple[Array, Array]:
+def _late(path: BatchMeans, step: Array) -> tuple[Array, Array]:
     """Say which stretches are whole and late after so many steps, and what a squared deviation of one counts for."""
     taken = -(-step // EVERY) if many(path.means, STRETCHES) else step
     done = taken // path.length
@@ -203,7 +203,7 @@ def cut_normal(key: Key, low: Array, high: Array) -> Array:
     return jax.random.truncated_normal(key, jnp.clip(low, -9, 8.9), jnp.clip(high, -8.9, 9))
 
 
-def towards_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
+def shrink_off_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
     """Draw a noisy mirrored matrix towards its diagonal, by the share of the rest that noise explains (James-Stein).
 
     Also give the variances of its entries given what was released.

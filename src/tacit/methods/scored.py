@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.types import Array, Key, Method, PyTree, Record, Release, State, is_rows, times
+from tacit.types import Array, Key, Method, PyTree, Record, Release, State, is_sparse, times
 
 DRAWS = 97
 """Draws that predict a record. The wall refuses an array as long as there are records; few have 97."""
@@ -61,7 +61,7 @@ def scored(
     """
 
     def factors(tree: PyTree) -> list[float]:
-        count = len(jax.tree.leaves(tree, is_leaf=is_rows))
+        count = len(jax.tree.leaves(tree, is_leaf=is_sparse))
         return [weight / clip for weight in weights or (1.0,) * count]
 
     def init(key: Key) -> ScoredState:
@@ -76,7 +76,7 @@ def scored(
 
         def ask() -> PyTree:
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fit)["fit"])
-            points = method.points(state.inner) if method.points else {}
+            points = method.point_estimates(state.inner) if method.point_estimates else {}
             draws = jax.vmap(method.draw, (None, 0))(state.inner, jax.random.split(key, DRAWS))
             terms = jax.vmap(lambda draw: log_likelihood({**draw, **points}, record))(draws)
             density = jax.nn.logsumexp(terms) - jnp.log(jnp.float32(DRAWS))
@@ -100,7 +100,7 @@ def scored(
 
         return jax.lax.cond(state.step < fitting, fit, ask)
 
-    return method.around(
+    return method.wrapping(
         init=init,
         contribute=contribute,
         update=update,
@@ -109,7 +109,7 @@ def scored(
 
 
 def _scale(tree: PyTree, factors: Callable[[PyTree], list[float]]) -> PyTree:
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_rows)
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_sparse)
     return jax.tree.unflatten(
         structure, [times(leaf, jnp.float32(factor)) for leaf, factor in zip(leaves, factors(tree), strict=True)]
     )

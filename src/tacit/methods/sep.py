@@ -163,7 +163,7 @@ def sep(
             contribute,
             update,
             draw,
-            needs=site.needs,
+            requirements=site.requirements,
             for_size=number,
             suggests=Suggestions(
                 clip=1.0 if site.matrices else None,

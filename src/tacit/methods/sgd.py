@@ -125,7 +125,7 @@ def _descent(
         draw,
         points if masked else None,
         per_record_key=masked,
-        needs=net.needs(plan.placeholder),
+        requirements=net.requirements(plan.placeholder),
         for_size=size,
         suggests=Suggestions(clip=1.0),
         model=Model(predict),

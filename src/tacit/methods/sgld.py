@@ -116,7 +116,7 @@ def sgld(
     def build(plan: Plan) -> Method:
         records = None if step_size is not None and size is None else records_of(plan, "sgld", size)
         eta = step_size if step_size is not None else 0.1 / records  # type: ignore[operator]
-        return _dynamics(net, eta, chain)._replace(needs=net.needs(plan.placeholder), for_size=records)
+        return _dynamics(net, eta, chain)._replace(requirements=net.requirements(plan.placeholder), for_size=records)
 
     return MethodFor(build)
 
@@ -208,7 +208,7 @@ def _dynamics(net: Network, eta: float, chain: _Chain) -> Method:
         update,
         draw,
         points if watch is not None else None,
-        least=burn_in + 1,
+        min_steps=burn_in + 1,
         suggests=Suggestions(clip=1.0),
         model=Model(predict),
     )

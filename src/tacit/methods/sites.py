@@ -19,18 +19,18 @@ from jax.scipy.stats import norm
 
 from tacit.methods.gaussians import TINY, Moments, Natural, matrix_site, scalar_site
 from tacit.methods.running import Pace, check_positive, evenly, slowing
-from tacit.types import Array, Key, Need, PyTree, Record
+from tacit.types import Array, Key, PyTree, Record, Requirement
 
 NODES = 64
 """Of the Gauss-Hermite rule."""
 POINTS = 256
 """Fixed points for integrals over several predictors."""
-BINARY = Need(
+BINARY = Requirement(
     "y must be 0 or 1. Write y = (label == positive).astype(int).",
     lambda record: (record["y"] == 0) | (record["y"] == 1),
     fixed=True,
 )
-COUNT = Need(
+COUNT = Requirement(
     "y must be a whole number from 0 on. A count that is missing must be left out with its record.",
     lambda record: (record["y"] == jnp.round(record["y"])) & (record["y"] >= 0),
     fixed=True,
@@ -61,7 +61,7 @@ class Site(NamedTuple):
         ``usual(bound, columns)``: how long the two parts of a record's site usually are, for ``x`` of norm ``bound``.
     pace, steps
         What suits the site where the user of ``tacit.sep`` gives none.
-    needs
+    requirements
         What must be true of every record.
     """
 
@@ -74,7 +74,7 @@ class Site(NamedTuple):
     usual: Callable[[float, int], tuple[float, float]] = lambda bound, columns: (bound, bound**2)
     pace: Pace | None = None
     steps: int | None = None
-    needs: tuple[Need, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
 
     @property
     def matrices(self) -> bool:
@@ -114,7 +114,7 @@ def from_likelihood(
     *,
     alpha: float = 1.0,
     usual: tuple[float, float] = (1.0, 1.0),
-    needs: tuple[Need, ...] = (),
+    requirements: tuple[Requirement, ...] = (),
 ) -> Site:
     """Make a site from ``log_likelihood(y, f)`` of one linear predictor f, by Gauss-Hermite quadrature.
 
@@ -130,7 +130,7 @@ def from_likelihood(
         1 for EP, 0 for its variational limit, or between.
     usual
         Usual sizes of the site's linear part and precision, for one f; they share the noise among the two.
-    needs
+    requirements
         What must be true of every record.
     """
     nodes, masses = _hermite()
@@ -139,7 +139,7 @@ def from_likelihood(
         terms = log_likelihood(record["y"], mean + jnp.sqrt(variance) * nodes)
         return _power_mean(terms, masses, alpha)
 
-    return Site(log_z, predict=predict, alpha=alpha, usual=_along(*usual), needs=needs)
+    return Site(log_z, predict=predict, alpha=alpha, usual=_along(*usual), requirements=requirements)
 
 
 def gaussian(noise: float, alpha: float = 1.0) -> Site:
@@ -174,13 +174,13 @@ def probit(alpha: float = 1.0) -> Site:
 
     if alpha != 1:
         return from_likelihood(
-            lambda y, f: norm.logcdf(_sign(y) * f), predict, alpha=alpha, usual=(1.0, 0.6), needs=(BINARY,)
+            lambda y, f: norm.logcdf(_sign(y) * f), predict, alpha=alpha, usual=(1.0, 0.6), requirements=(BINARY,)
         )
 
     def log_z(record: Record, mean: Array, variance: Array) -> Array:
         return norm.logcdf(_sign(record["y"]) * mean / jnp.sqrt(1 + variance))
 
-    return Site(log_z, predict=predict, usual=_along(1.0, 0.6), needs=(BINARY,))
+    return Site(log_z, predict=predict, usual=_along(1.0, 0.6), requirements=(BINARY,))
 
 
 def logistic(alpha: float = 1.0) -> Site:
@@ -193,7 +193,7 @@ def logistic(alpha: float = 1.0) -> Site:
         lambda f, key: _binary(jax.nn.sigmoid(f), key),
         alpha=alpha,
         usual=(0.6, 0.2),
-        needs=(BINARY,),
+        requirements=(BINARY,),
     )
 
 
@@ -207,7 +207,11 @@ def poisson(alpha: float = 1.0) -> Site:
         return {"mean": jnp.exp(f), "y": jax.random.poisson(key, jnp.exp(f))}
 
     return from_likelihood(
-        lambda y, f: y * f - jnp.exp(f) - gammaln(y + 1.0), predict, alpha=alpha, usual=(2.0, 1.5), needs=(COUNT,)
+        lambda y, f: y * f - jnp.exp(f) - gammaln(y + 1.0),
+        predict,
+        alpha=alpha,
+        usual=(2.0, 1.5),
+        requirements=(COUNT,),
     )
 
 
@@ -250,7 +254,12 @@ def softmax(classes: int, alpha: float = 1.0) -> Site:
         return {"mean": jax.nn.softmax(f, 0), "y": jax.random.categorical(key, f, 0)}
 
     return Site(
-        log_z, predictors=classes, predict=predict, alpha=alpha, usual=_along(1.0, 0.4), needs=(_one_of(classes),)
+        log_z,
+        predictors=classes,
+        predict=predict,
+        alpha=alpha,
+        usual=_along(1.0, 0.4),
+        requirements=(_one_of(classes),),
     )
 
 
@@ -281,7 +290,7 @@ def multi_probit(classes: int) -> Site:
         noisy = f + jax.random.normal(key, f.shape)
         return {"mean": jnp.exp(jax.vmap(each, 1, 1)(f)), "y": jnp.argmax(noisy, 0)}
 
-    return Site(log_z, predictors=classes, predict=predict, usual=_along(1.2, 0.8), needs=(_one_of(classes),))
+    return Site(log_z, predictors=classes, predict=predict, usual=_along(1.2, 0.8), requirements=(_one_of(classes),))
 
 
 def mixture(components: int, noise: float, shares: Sequence[float] | None = None) -> Site:
@@ -348,8 +357,8 @@ def _sign(y: Array) -> Array:
     return 2.0 * y - 1.0
 
 
-def _one_of(classes: int) -> Need:
-    return Need(
+def _one_of(classes: int) -> Requirement:
+    return Requirement(
         f"y must be a class: a whole number from 0 to {classes - 1}.",
         lambda record: (record["y"] == jnp.round(record["y"])) & (record["y"] >= 0) & (record["y"] < classes),
     )

@@ -54,17 +54,17 @@ from numpyro.infer.autoguide import (
 from tacit.methods.running import (
     MANY,
     STRETCHES,
-    Stretches,
+    BatchMeans,
     cut_normal,
     inner,
     longer,
+    sample_average_error,
+    shrink_off_diagonal,
     split,
     stretches,
     tail_average,
-    towards_diagonal,
-    wandering,
 )
-from tacit.model import Reading, is_class
+from tacit.models.guided import GuidedModel, is_class
 from tacit.models.traced import Function, Values
 from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record, Release, Suggestions
 
@@ -99,7 +99,7 @@ class VIState(NamedTuple):
     average: Values
     optimizer: Any
     step: Array
-    path: Path | Stretches | tuple[()]
+    path: Path | BatchMeans | tuple[()]
 
 
 def vi(
@@ -138,7 +138,7 @@ def vi(
     optimizer = optimizer or optax.adam(lambda step: 0.2 / (1 + step / 20) ** 0.75, b2=0.99)
 
     def build(plan: Plan) -> Method:
-        reading = Reading(model, guide, plan.placeholder)
+        reading = GuidedModel(model, guide, plan.placeholder)
         laplace = _Laplace(reading) if _is(AutoLaplaceApproximation, guide) else None
         normal = bool(reading.latents) and _is(NORMAL, guide or AutoNormal) and _size(reading) * STRETCHES < MANY
 
@@ -182,17 +182,17 @@ def vi(
             change, memory = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, change)
             average = tail_average(state.average, params, state.step)
-            path = longer(state.path, params, state.step) if isinstance(state.path, Stretches) else state.path
+            path = longer(state.path, params, state.step) if isinstance(state.path, BatchMeans) else state.path
             return VIState(params, average, memory, state.step + 1, path)
 
         def draw(state: VIState, key: Key) -> dict[str, Array]:
             if laplace:
                 return laplace.draw(state, key)
-            return reading.sample_guide(_wandered(state, jax.random.fold_in(key, 1)), key)[0]
+            return reading.sample_guide(_perturbed_average(state, jax.random.fold_in(key, 1)), key)[0]
 
         def points(state: VIState) -> Values:
             values = reading.constrain_params(state.average)
-            return {name: values[name] for name in reading.points}
+            return {name: values[name] for name in reading.point_estimates}
 
         clip = getattr(model, "clip", reading.clip or (2 * math.sqrt(laplace.size) if laplace else None))
         return Method(
@@ -202,7 +202,7 @@ def vi(
             draw,
             points,
             per_record_key=bool(reading.local),
-            least=CURVATURE_EVERY if laplace else 1,
+            min_steps=CURVATURE_EVERY if laplace else 1,
             suggests=Suggestions(clip=clip),
             model=reading.known(),
         )
@@ -213,7 +213,7 @@ def vi(
 class _Laplace:
     """The covariance of a Laplace guide: each tenth step asks for the curvature at the average instead of the score."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: GuidedModel) -> None:
         self.reading = reading
         params = jax.eval_shape(reading.init, jax.random.key(0))
         flat = jax.eval_shape(lambda params: ravel_pytree(self._centre(params))[0], params)
@@ -233,7 +233,9 @@ class _Laplace:
 
         nothing = jnp.zeros(len(self.rows), flat.dtype)
         parts = (score, nothing)
-        parts = jax.lax.cond(_asks(state), lambda: (jax.tree.map(jnp.zeros_like, score), curvature()), lambda: parts)
+        parts = jax.lax.cond(
+            is_curvature_step(state), lambda: (jax.tree.map(jnp.zeros_like, score), curvature()), lambda: parts
+        )
         return {"score": parts[0], "curvature": parts[1]}
 
     def path(self) -> Path:
@@ -273,7 +275,7 @@ class _Laplace:
             )
             return along(state._replace(path=path))
 
-        return jax.lax.cond(_asks(state), curved, moved)
+        return jax.lax.cond(is_curvature_step(state), curved, moved)
 
     def draw(self, state: VIState, key: Key) -> dict[str, Array]:
         path, of_curvature, of_place = state.path, *jax.random.split(key)
@@ -286,7 +288,7 @@ class _Laplace:
             volume = [jnp.sum(self.reading.latents[name].log_abs_det_jacobian(w[name], draw[name])) for name in w]
             return self.reading.log_prior(state.average, draw) + sum(volume)
 
-        believed, variance = towards_diagonal(path.curvature, path.curvature_variance)
+        believed, variance = shrink_off_diagonal(path.curvature, path.curvature_variance)
         values, vectors = jnp.linalg.eigh(believed)
         deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + 1e-20
         # A curvature is not negative, whatever noise made of it.
@@ -311,18 +313,18 @@ def _variance(old: Array, new: Array, share: Array) -> Array:
     return (jnp.square(1 - share) * old + jnp.square(share) * new).astype(old.dtype)
 
 
-def _asks(state: VIState) -> Array:
+def is_curvature_step(state: VIState) -> Array:
     return state.step % CURVATURE_EVERY == CURVATURE_EVERY - 1
 
 
-def _wandered(state: VIState, key: Key) -> Values:
+def _perturbed_average(state: VIState, key: Key) -> Values:
     """Return the average and an error of its own for a draw."""
-    if not isinstance(state.path, Stretches):
+    if not isinstance(state.path, BatchMeans):
         return state.average
-    return jax.tree.map(jnp.add, state.average, wandering(state.path, state.step, key))
+    return jax.tree.map(jnp.add, state.average, sample_average_error(state.path, state.step, key))
 
 
-def _size(reading: Reading) -> int:
+def _size(reading: GuidedModel) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(reading.init, jax.random.key(0))))
 
 

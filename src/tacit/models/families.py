@@ -25,7 +25,7 @@ class Family(NamedTuple):
     ----------
     link
         In words, what is linear.
-    needs
+    requirements
         In words, what the response's column must be.
     suits
         Whether a column is that.
@@ -43,7 +43,7 @@ class Family(NamedTuple):
     """
 
     link: str
-    needs: str
+    requirements: str
     suits: Callable[[Column], bool]
     unit: Callable[[Column], tuple[float, float]]
     observe: Callable[[Array, Draw, Any], dist.Distribution]

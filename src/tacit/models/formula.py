@@ -125,7 +125,8 @@ class Formula:
         if not self._family.suits(self._facts):
             others = [name for name, other in FAMILIES.items() if other.suits(self._facts) and name != "binomial"]
             raise ValueError(
-                f"The response {self.response!r} does not fit the family {family!r}, which needs {self._family.needs}; "
+                f"The response {self.response!r} does not fit the family {family!r}, which needs "
+                f"{self._family.requirements}; "
                 f"the schema has {self._facts}. Write family {' or '.join(map(repr, others))}, or change the schema's "
                 f"line: {self._facts.to_toml()}."
             )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.ledger import canonical
+from tacit.ledger.file import canonical
 
 OPENING = b"tacit-numbers-1\n"
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)

@@ -11,15 +11,15 @@ import numpy as np
 
 from tacit.accounting.explanation import trade_off, up
 from tacit.accounting.mechanism import Mechanism
-from tacit.certificate import Certificate
 from tacit.extras import need
-from tacit.ledger import Ledger
+from tacit.ledger.certificate import Certificate
+from tacit.ledger.file import Ledger
 from tacit.results.calibration import LEVEL, Reliability, uncertainty
 from tacit.results.posterior import Posterior
 from tacit.results.shown import effects
 
 if TYPE_CHECKING:
-    from tacit.rehearse import Rehearsal
+    from tacit.run.rehearse import Rehearsal
 
 __all__ = [
     "COLOURS",

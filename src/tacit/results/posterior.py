@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.certificate import UNTIED, Certificate
-from tacit.ledger import Ledger, write_whole
+from tacit.ledger.certificate import UNTIED, Certificate
+from tacit.ledger.file import Ledger, atomic_write
 from tacit.results.numbers import Saved, fingerprints
 from tacit.results.shown import effects, group_of, moments_of, rows, table
 from tacit.types import Array, Key, Method, MethodFor, PyTree
@@ -46,7 +46,7 @@ class Posterior:
         Site name to what its numbers are called, for sites that have names: those of a formula.
     axes
         Site name to the name and the coordinates of each of its axes, likewise.
-    note
+    reason
         Which method was chosen for the model, and why; empty where the user chose it.
     derived
         How the numbers were computed from those that the certificate names; empty where they are those themselves.
@@ -57,10 +57,10 @@ class Posterior:
         draws: dict[str, Array],
         certificate: Certificate | None,
         method: Method | None = None,
-        points: dict[str, PyTree] | None = None,
+        point_estimates: dict[str, PyTree] | None = None,
         warning: str | None = None,
         labels: Mapping[str, Sequence[str]] | None = None,
-        note: str = "",
+        reason: str = "",
         axes: Mapping[str, Axes] | None = None,
         derived: str = "",
     ) -> None:
@@ -74,10 +74,10 @@ class Posterior:
         # Compiled programs give sites in the order of the alphabet; a formula has an order of its own.
         order = [*(name for name in self.labels if name in draws), *(name for name in draws if name not in self.labels)]
         self.draws = {name: np.asarray(draws[name]) for name in order}
-        self.points = jax.tree.map(np.asarray, points or {})
+        self.point_estimates = jax.tree.map(np.asarray, point_estimates or {})
         self.certificate = certificate
         self.warning = warning
-        self.note = note or (method.model.note if method else "")
+        self.reason = reason or (method.model.reason if method else "")
         self.derived = derived
         self._method = method
 
@@ -101,13 +101,13 @@ class Posterior:
             )
         count = len(next(iter(self.draws.values()))) if self.draws else DRAWS
         keys = jax.random.split(key, count)
-        return _predicted(self._method.model.predict, self.draws, self.points, inputs, keys)
+        return _predicted(self._method.model.predict, self.draws, self.point_estimates, inputs, keys)
 
     def synthesize(self, number: int, copies: int, *, key: Key) -> list[dict[str, Any]]:
         """Make up tables of records, each copy from a draw of its own: what an analyst may be given.
 
-        Analyse every copy alike and combine the answers by ``tacit.combine``: one copy taken for real records says too
-        much.
+        Analyse every copy alike and combine the answers by ``tacit.synthetic.combine``: one copy taken for real
+        records says too much.
 
         Privacy: post-processing.
 
@@ -164,7 +164,7 @@ class Posterior:
         return {**self.__dict__, "_method": None}
 
     def __repr__(self) -> str:
-        said = [f"method: {self.note}"] if self.note else []
+        said = [f"method: {self.reason}"] if self.reason else []
         said += [self.warning] if self.warning else []
         return "\n".join([*table(self.draws, self.labels), _promise(self.certificate), *said])
 
@@ -184,7 +184,7 @@ class Posterior:
 
         Privacy: post-processing.
         """
-        return fingerprints(self.draws, named(self.points), self.labels, self.axes)
+        return fingerprints(self.draws, named(self.point_estimates), self.labels, self.axes)
 
     def verify(self, ledger: Ledger | None = None) -> str:
         """Check the certificate, and that these are the numbers it was issued for; say what was found.
@@ -227,10 +227,10 @@ class Posterior:
         saved = Saved.read(path)
         certificate = Certificate.from_json(saved["certificate"]) if saved["certificate"] else None
         points, warning = saved["points"], saved["warning"] if certificate is None else _checked(certificate, saved)
-        if method is not None and (find := method.points) is not None:
+        if method is not None and (find := method.point_estimates) is not None:
             shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
             points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in named(shapes)])
-        texts = {"warning": warning or None, "note": saved["note"], "derived": saved.derived}
+        texts = {"warning": warning or None, "reason": saved["note"], "derived": saved.derived}
         return cls(saved["draws"], certificate, method, points, labels=saved["labels"], axes=saved["axes"], **texts)
 
 
@@ -268,13 +268,13 @@ def _arrays_of(posterior: Posterior) -> dict[str, Any]:
     texts = {
         "certificate": certificate,
         "warning": posterior.warning or "",
-        "note": posterior.note,
+        "note": posterior.reason,
         "derived": posterior.derived,
         "axes": json.dumps(posterior.axes),
     }
     return {
         **{f"draws/{name}": value for name, value in posterior.draws.items()},
-        **{f"points/{name}": value for name, value in named(posterior.points).items()},
+        **{f"points/{name}": value for name, value in named(posterior.point_estimates).items()},
         **{f"labels/{name}": np.asarray(list(names)) for name, names in posterior.labels.items()},
         **{name: np.asarray(text) for name, text in texts.items()},
     }
@@ -299,4 +299,4 @@ def _derived(how: str) -> str:
 def write_npz(path: Path, arrays: dict[str, Any]) -> None:
     """Write arrays so that a crash leaves either the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda file: np.savez(file, **arrays))
+    atomic_write(path, lambda file: np.savez(file, **arrays))

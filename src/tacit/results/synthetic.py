@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from tacit.certificate import Certificate
+from tacit.ledger.certificate import Certificate
 from tacit.results.posterior import Posterior
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tacit.accounting.mechanism import Budget
-from tacit.certificate import Certificate
-from tacit.fit import ask
+from tacit.ledger.certificate import Certificate
 from tacit.methods import marginals as method
+from tacit.run.fit import ask
 from tacit.types import Record
 from tacit.wall.data import PrivateData
 

@@ -18,10 +18,10 @@ import jax
 
 from tacit.accounting.checks import check_steps
 from tacit.accounting.mechanism import Budget, Mechanism, calibrate
-from tacit.auto import auto
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 from tacit.models.formula import Formula
-from tacit.types import Method, MethodFor, Plan, PyTree, is_rows
+from tacit.run.auto import auto
+from tacit.types import Method, MethodFor, Plan, PyTree, is_sparse
 from tacit.wall.data import PrivateData
 
 STEPS = 1000
@@ -112,7 +112,7 @@ def built_for(method: Method | MethodFor | Callable[..., Any], plan: Plan) -> Me
     # Without a budget there is no noise for intervals to count.
     chosen = auto(method, size=plan.size if plan.budget else None, budget=plan.budget)
     built = chosen.method(plan)
-    return built._replace(model=built.model._replace(note=chosen.why))
+    return built._replace(model=built.model._replace(reason=chosen.why))
 
 
 def refuse_unsuited(built: Method, plan: Plan) -> None:
@@ -131,12 +131,13 @@ def refuse_unsuited(built: Method, plan: Plan) -> None:
             f"{name} was built for {built.for_size} records, and the data are declared with size={plan.size}. Hand "
             f"over the method unbuilt, or build it for tacit.Plan(placeholder, {plan.size})."
         )
-    if steps < built.least:
+    if steps < built.min_steps:
         raise ValueError(
-            f"steps is {steps}, and {name} has nothing to draw from before step {built.least}: its posterior would "
-            f"leave out what was paid for. Write steps={max(STEPS, 2 * built.least)}, or set up the method for fewer."
+            f"steps is {steps}, and {name} has nothing to draw from before step {built.min_steps}: its posterior would "
+            f"leave out what was paid for. Write steps={max(STEPS, 2 * built.min_steps)}, or set up the method for "
+            "fewer."
         )
-    if built.whole:
+    if built.bounded:
         _refuse_shortening(built, plan, name)
 
 
@@ -174,8 +175,8 @@ def suited_clip(built: Method, plan: Plan) -> float:
         return several * built.suggests.clip
     key = jax.random.key(0)
     shape = jax.eval_shape(lambda key: built.contribution(built.init(key), plan.placeholder, key, key), key)
-    leaves = jax.tree.leaves(shape, is_leaf=is_rows)
-    return several * 2 * math.sqrt(sum(leaf.values.size if is_rows(leaf) else leaf.size for leaf in leaves))
+    leaves = jax.tree.leaves(shape, is_leaf=is_sparse)
+    return several * 2 * math.sqrt(sum(leaf.values.size if is_sparse(leaf) else leaf.size for leaf in leaves))
 
 
 def default_rate(size: int | None) -> float:

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.accounting.mechanism import Budget
-from tacit.certificate import Certificate
-from tacit.fit import fit
+from tacit.ledger.certificate import Certificate
 from tacit.methods.root import STEPS, root
 from tacit.results.posterior import Posterior
+from tacit.run.fit import fit
 from tacit.types import Array, Key, Method, PyTree, Record
 from tacit.wall.data import PrivateData
 
@@ -225,7 +225,7 @@ def _conformal(off: Callable[[Record], Array], low: float, high: float, level: f
 def _predict(posterior: Posterior, key: Key) -> Callable[[Record], PyTree]:
     """Return a function that predicts one record, leaving out the axis of records."""
     draws = jax.tree.map(lambda value: value[:DRAWS], posterior.draws)
-    few = Posterior(draws, None, posterior._method, posterior.points)
+    few = Posterior(draws, None, posterior._method, posterior.point_estimates)
 
     def predict(record: Record) -> PyTree:
         found = few.predict({"x": record["x"][None]}, key=key)
@@ -248,6 +248,6 @@ def _bought(
     method: Method, posterior: Posterior, data: PrivateData, budget: Budget, key: Key, simulate: int | None
 ) -> tuple[float, Certificate | None]:
     # What the network needed of its records it needs of these.
-    needs = getattr(posterior._method, "needs", ())
-    found = fit(method._replace(needs=needs), data, budget, key=key, simulate=simulate, progress=False)
+    needs = getattr(posterior._method, "requirements", ())
+    found = fit(method._replace(requirements=needs), data, budget, key=key, simulate=simulate, progress=False)
     return float(found.draws["root"][0]), found.certificate

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.ledger import Ledger
-from tacit.types import Key, Method, Need, PyTree, Release, State, is_rows
+from tacit.ledger.file import Ledger
+from tacit.types import Key, Method, PyTree, Release, Requirement, State, is_sparse
 from tacit.wall import trace
 from tacit.wall.data import PrivateData
 from tacit.wall.keys import fixed
@@ -28,9 +28,9 @@ def released(contribution: PyTree) -> PyTree:
     Privacy: public.
     """
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((leaf.count, leaf.values.shape[1]), jnp.float32) if is_rows(leaf) else leaf,
+        lambda leaf: jax.ShapeDtypeStruct((leaf.count, leaf.values.shape[1]), jnp.float32) if is_sparse(leaf) else leaf,
         contribution,
-        is_leaf=is_rows,
+        is_leaf=is_sparse,
     )
 
 
@@ -56,10 +56,12 @@ def refuse_leaks(method: Method, data: PrivateData, state: State, key: Key) -> N
         "update": jax.make_jaxpr(method.update)(state, release, key),
         "draw": jax.make_jaxpr(method.draw)(state, key),
     }
-    if method.points is not None:
-        traced["points"] = jax.make_jaxpr(method.points)(state)
-    if method.needs:
-        traced["needs"] = jax.make_jaxpr(lambda record: [need.holds(record) for need in method.needs])(data._stand_in)
+    if method.point_estimates is not None:
+        traced["points"] = jax.make_jaxpr(method.point_estimates)(state)
+    if method.requirements:
+        traced["needs"] = jax.make_jaxpr(lambda record: [need.predicate(record) for need in method.requirements])(
+            data._stand_in
+        )
     # The declared number only: how many records there are must not show in what is refused.
     lengths = {data.size} - {None, 0, 1}
     for name, jaxpr in traced.items():
@@ -85,16 +87,18 @@ def refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) -
     Privacy: the second says one bit about the records, whatever the caller does, and the ledger holds that it was said.
     """
     declared = {} if data.schema is None else data.schema.columns
-    for need in method.needs if declared else ():
+    for need in method.requirements if declared else ():
         if any(declared.get(name) != column for name, column in (need.facts or {}).items()):
-            raise ValueError(f"The schema of the records is another one. {need.text}")
-    fixed = [need for need in method.needs if need.fixed]
+            raise ValueError(f"The schema of the records is another one. {need.message}")
+    fixed = [need for need in method.requirements if need.fixed]
     in_blocks = isinstance(data._records, Storage)
-    hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.holds(one) for n in fixed]))(records)))
+    hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.predicate(one) for n in fixed]))(records)))
     if fixed and not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
         for ledger in ledgers:
             ledger.note("checked, refused", f"records that do not suit {method.contribute.__module__}")
-        raise ValueError(f"Some record is not what the method needs. {' '.join(need.text for need in method.needs)}")
+        raise ValueError(
+            f"Some record is not what the method needs. {' '.join(need.message for need in method.requirements)}"
+        )
 
 
 def with_own_checks(method: Method) -> Method:
@@ -104,15 +108,15 @@ def with_own_checks(method: Method) -> Method:
 
     Privacy: public.
     """
-    needs = tuple(need._replace(fixed=need.fixed and _is_ours(need.holds)) for need in method.needs)
-    return method._replace(needs=needs)
+    needs = tuple(need._replace(fixed=need.fixed and _is_ours(need.predicate)) for need in method.requirements)
+    return method._replace(requirements=needs)
 
 
 def _is_ours(function: Any) -> bool:
     """Whether a function's code is in this package, and so is that of what was filled in beforehand."""
     while isinstance(function, functools.partial):
         filled = (*function.args, *function.keywords.values())
-        given = [part.holds if isinstance(part, Need) else part for part in filled]
+        given = [part.predicate if isinstance(part, Requirement) else part for part in filled]
         if not all(_is_ours(part) for part in given if callable(part)):
             return False
         function = function.func

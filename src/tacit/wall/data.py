@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Shaped
 
 from tacit.facts.column import Column
-from tacit.facts.files import quietly
+from tacit.facts.files import none_on_error
 from tacit.facts.schema import Schema, checked_size
 from tacit.types import PyTree, Record
 from tacit.wall.precision import single_precision
@@ -119,7 +119,7 @@ class PrivateData:
                 stand_in = Unit(repeated, jnp.ones(max_records, bool))
         count = arrays.count if elsewhere else len(jax.tree.leaves(arrays)[0])
         if ledger is None or isinstance(ledger, str | os.PathLike):
-            from tacit.ledger import Ledger
+            from tacit.ledger.file import Ledger
 
             ledger = Ledger(ledger)
         stored = arrays if count else jax.tree.map(lambda leaf: leaf[None], stand_in)
@@ -166,7 +166,7 @@ class PrivateData:
 def _columns(records: Any) -> Any:
     """Return a table as a dictionary of its columns; leave other records as they are."""
     if hasattr(records, "column_names") and hasattr(records, "to_pandas"):  # an Arrow table
-        records = quietly(records.to_pandas)
+        records = none_on_error(records.to_pandas)
     if isinstance(records, Mapping):
         return dict(records)
     if hasattr(records, "columns") and not isinstance(records, tuple):  # a data frame
@@ -241,7 +241,7 @@ def _ids(name: str, raw: Any, count: int) -> Shaped[np.ndarray, " n"]:
             "protected; give every record the id of its unit."
         )
     numbers: dict[Any, int] = {}
-    found = quietly(lambda: np.asarray([numbers.setdefault(cell, len(numbers)) for cell in cells], np.int64))
+    found = none_on_error(lambda: np.asarray([numbers.setdefault(cell, len(numbers)) for cell in cells], np.int64))
     if found is None:
         raise TypeError(f"The column {name!r} of ids has values that cannot be compared. Give text or integers.")
     return found  # type: ignore[no-any-return]
@@ -321,7 +321,7 @@ def _numbers(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.nd
     flat = cells if numeric else [np.nan if _is_absent(cell) else cell for cell in cells.reshape(-1).tolist()]
     # Large float32 arrays stay as they are; integers need float64, in which every int32 bound is exact.
     exact = np.float32 if cells.dtype == np.float32 and column.kind == "real" else np.float64
-    values = quietly(lambda: np.asarray(flat, exact))
+    values = none_on_error(lambda: np.asarray(flat, exact))
     if values is None or values.size != cells.size:
         raise TypeError(
             f"Column {column.name!r} is declared as a number and has values that are not. "
@@ -336,7 +336,7 @@ def _codes(column: Column, cells: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndar
     """Return the codes of the declared levels, NaN where one is missing."""
     codes = {level: float(code) for code, level in enumerate(column.levels or ())}
     flat = cells.reshape(-1).tolist()
-    found = quietly(lambda: [codes[v] if v in codes else np.nan if _is_absent(v) else None for v in flat])
+    found = none_on_error(lambda: [codes[v] if v in codes else np.nan if _is_absent(v) else None for v in flat])
     if found is None or None in found:
         raise ValueError(
             f"Column {column.name!r} has a value that is none of its {len(codes)} declared levels (it is "
@@ -353,7 +353,7 @@ def _array(name: str, raw: Any, dtype: Any = None) -> Shaped[np.ndarray, "n ..."
             return np.where(np.ma.getmaskarray(raw), np.asarray(None), raw.data)
         return np.asarray(raw, dtype)
 
-    values = quietly(read)
+    values = none_on_error(read)
     if values is None or values.ndim == 0:
         raise TypeError(
             f"{name!r} is not an array with a leading axis of records. Give one array, list or table column "

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.ledger import Charge, Ledger
+from tacit.ledger.file import Charge, Ledger
 from tacit.types import Key, Method, Record, State
 from tacit.wall import keys, trace
 from tacit.wall.border import refuse_leaks, refuse_unfit, release_of, with_own_checks

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Int32, Int64
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.types import Key, Method, Record, Release, Rows, State, is_rows
+from tacit.types import Key, Method, Record, Release, SparseRows, State, is_sparse
 from tacit.wall import clip, keys, samplers, streams
 from tacit.wall.layout import Layout, released_size
 
@@ -135,25 +135,26 @@ class Reference:
 
         Privacy: a function of one record, public values and the record's own key.
         """
-        leaves = jax.tree.leaves(self.method.contribution(state, record, key, record_key), is_leaf=is_rows)
-        lines = [kept_lines(leaf) for leaf in leaves if is_rows(leaf)]
+        leaves = jax.tree.leaves(self.method.contribution(state, record, key, record_key), is_leaf=is_sparse)
+        lines = [kept_lines(leaf) for leaf in leaves if is_sparse(leaf)]
         kept = iter(lines)
         numbers = [
-            jnp.where((next(kept) < leaf.count)[:, None], leaf.values, 0) if is_rows(leaf) else leaf for leaf in leaves
+            jnp.where((next(kept) < leaf.count)[:, None], leaf.values, 0) if is_sparse(leaf) else leaf
+            for leaf in leaves
         ]
         flat = [jnp.ravel(leaf).astype(jnp.float32) for leaf in numbers]
         vector = jnp.concatenate([one * weight for one, weight in zip(flat, self.layout.weights, strict=True)])
-        fits = jnp.all(jnp.asarray([need.holds(record) for need in self.method.needs], bool))
+        fits = jnp.all(jnp.asarray([need.predicate(record) for need in self.method.requirements], bool))
         return clip.clipped(vector, self.mechanism.clip, self.radius, self.share, fits), lines
 
     def parted(self, numbers: Any, lines: list[Any]) -> list[tuple[Any, Any]]:
         """Part the numbers of a contribution into those of its leaves, each with the coordinates they are added to."""
         found, first, tables = [], 0, iter(lines)
         for leaf in self.layout.leaves:
-            size = leaf.values.size if is_rows(leaf) else leaf.size
+            size = leaf.values.size if is_sparse(leaf) else leaf.size
             mine, first = numbers[first : first + size], first + size
             places = np.arange(size)
-            if is_rows(leaf):
+            if is_sparse(leaf):
                 width = leaf.values.shape[1]
                 rows = np.repeat(np.asarray(next(tables), np.int64), width)
                 inside = rows < leaf.count
@@ -169,7 +170,7 @@ class Reference:
         words, more = streams.of_step(secret, step, self.words), functools.partial(streams.further, secret, step)
         drawn, first = samplers.noise(self.layout.dimension, words, more), 0
         found: list[Any] = [None] * len(self.layout.leaves)
-        for i in sorted(range(len(found)), key=lambda i: is_rows(self.layout.leaves[i])):
+        for i in sorted(range(len(found)), key=lambda i: is_sparse(self.layout.leaves[i])):
             size = released_size(self.layout.leaves[i])
             found[i], first = drawn[first : first + size], first + size
         return found
@@ -181,10 +182,10 @@ class Reference:
         """
         rate, parts, stds = self.mechanism.rate, [], []
         for leaf, integers, weight in zip(self.layout.leaves, noisy, self.layout.weights, strict=True):
-            shape = (leaf.count, leaf.values.shape[1]) if is_rows(leaf) else leaf.shape
+            shape = (leaf.count, leaf.values.shape[1]) if is_sparse(leaf) else leaf.shape
             parts.append((integers * (self.unit / weight)).reshape(shape))
             stds.append(jnp.float32(samplers.RHO * self.unit / weight))
-        structure = jax.tree.structure(self.shape, is_leaf=is_rows)
+        structure = jax.tree.structure(self.shape, is_leaf=is_sparse)
         return Release(
             total=jax.tree.unflatten(structure, [jnp.asarray(part, jnp.float32) for part in parts]),
             noise_std=jax.tree.unflatten(structure, stds),
@@ -193,7 +194,7 @@ class Reference:
         )
 
 
-def kept_lines(rows: Rows) -> Int32[Array, "lines"]:
+def kept_lines(rows: SparseRows) -> Int32[Array, "lines"]:
     """Return the line of the table that each line of a sparse leaf is added to; ``count`` where it is dropped.
 
     Privacy: no two lines that are kept have the same place, so that the norm of the kept values is that of the whole

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.facts.column import Column, Level
-from tacit.facts.files import escaped, header, import_arrow, quietly
+from tacit.facts.files import escaped, header, import_arrow, none_on_error
 from tacit.facts.schema import Schema
 from tacit.wall.data import PrivateData
 
@@ -65,7 +65,7 @@ def read_csv(
         )
         return {name: read.column(name).to_pylist() for name in wanted}
 
-    found = quietly(table)
+    found = none_on_error(table)
     if found is None:
         raise ValueError(
             f"The file {str(path)!r} could not be read as a table. Lines may have more or fewer cells than the first "
@@ -101,7 +101,7 @@ def read_parquet(
     schema = _schema(schema)
     wanted = _wanted(header(Path(path))[0], schema)
     arrow = import_arrow()
-    table = quietly(lambda: arrow.parquet.read_table(str(path), columns=wanted))
+    table = none_on_error(lambda: arrow.parquet.read_table(str(path), columns=wanted))
     if table is None:
         raise ValueError(f"The file {str(path)!r} is damaged: its columns cannot be read. Write it again.")
     return PrivateData(table, schema, size=size, ledger=ledger)
@@ -113,7 +113,7 @@ def _schema(schema: Any) -> Schema:
     if not isinstance(schema, Schema):
         raise TypeError(
             f"The schema is of type {type(schema).__name__}. Give a tacit.Schema, or the path of its TOML file; "
-            "tacit.schema.draft(path) writes a draft of one."
+            "tacit.facts.files.draft(path) writes a draft of one."
         )
     return schema
 
@@ -169,7 +169,7 @@ def _level(column: Column) -> Callable[[str], Level | None]:
             return written[text]
         if truth and text.lower() in written:
             return written[text.lower()]
-        number = quietly(lambda: float(text)) if whole else None
+        number = none_on_error(lambda: float(text)) if whole else None
         if number is not None and number.is_integer() and str(int(number)) in written:
             return written[str(int(number))]  # a column of integers with gaps is often written 1.0
         return None if text.lower() in ABSENT else text

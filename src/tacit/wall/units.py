@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from tacit.types import Key, Method, Need, PyTree, Rows, State, is_rows
+from tacit.types import Key, Method, PyTree, Requirement, SparseRows, State, is_sparse
 
 
 class Unit(NamedTuple):
@@ -74,22 +74,22 @@ def together(method: Method) -> Method:
         count = unit.present.shape[0]
         keys = None if record_key is None else jax.random.split(record_key, count)
         each = jax.vmap(lambda record, mine: method.contribution(state, record, key, mine))(unit.records, keys)
-        return jax.tree.map(lambda leaf: _total(leaf, unit.present), each, is_leaf=is_rows)
+        return jax.tree.map(lambda leaf: _total(leaf, unit.present), each, is_leaf=is_sparse)
 
-    def need(one: Need) -> Need:
-        return one._replace(holds=lambda unit: jnp.all(jax.vmap(one.holds)(unit.records) | ~unit.present))
+    def need(one: Requirement) -> Requirement:
+        return one._replace(predicate=lambda unit: jnp.all(jax.vmap(one.predicate)(unit.records) | ~unit.present))
 
-    return method._replace(contribute=contribute, needs=tuple(map(need, method.needs)))
+    return method._replace(contribute=contribute, requirements=tuple(map(need, method.requirements)))
 
 
 def _total(leaf: Any, present: Bool[jax.Array, " most"]) -> Any:
     def here(values: Any) -> Any:
         return jnp.where(present.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
 
-    if not is_rows(leaf):
+    if not is_sparse(leaf):
         return jnp.sum(here(leaf), 0)
     # A line that several records name: the first is given what they add up to, and the wall leaves out the others.
     index = jnp.where(present[:, None], leaf.index, leaf.count).reshape(-1)
     values = here(leaf.values).reshape(len(index), -1)
     same = (index[:, None] == index[None, :]).astype(values.dtype)
-    return Rows(index, jnp.matmul(same, values, precision=jax.lax.Precision.HIGHEST), leaf.count)
+    return SparseRows(index, jnp.matmul(same, values, precision=jax.lax.Precision.HIGHEST), leaf.count)

@@ -20,10 +20,10 @@ from sklearn.utils.validation import validate_data
 from tacit.accounting.mechanism import Budget
 from tacit.adapters.sklearn.checks import _bounds, _facts, _is_real, _quietly
 from tacit.adapters.sklearn.scaling import BoundsScaler
-from tacit.certificate import Certificate
-from tacit.fit import fit
-from tacit.ledger import Ledger
+from tacit.ledger.certificate import Certificate
+from tacit.ledger.file import Ledger
 from tacit.results.posterior import Posterior
+from tacit.run.fit import fit
 from tacit.types import Method, MethodFor
 from tacit.wall.data import PrivateData
 

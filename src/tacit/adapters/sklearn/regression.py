@@ -1,4 +1,4 @@
-"""Regressions by ``tacit.natural`` in the shape of scikit-learn's."""
+"""Regressions by ``tacit.glm`` in the shape of scikit-learn's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from tacit.adapters.sklearn.base import _Private
 from tacit.adapters.sklearn.checks import LEVEL, _bounds, _central
-from tacit.methods.natural import natural
+from tacit.methods.glm import glm
 
 
 class _Regression(_Private):
-    """A regression by ``tacit.natural``; draws are turned back into the units of the columns."""
+    """A regression by ``tacit.glm``; draws are turned back into the units of the columns."""
 
     bounds: Any
     prior_std: float
@@ -31,7 +31,7 @@ class _Regression(_Private):
             )
         inside, middle, unit = self._inside(X, self.bounds)
         records = {"x": np.column_stack([np.ones(len(X)), inside]).astype(np.float32), "y": y}
-        method = natural(likelihood, prior_std=float(self.prior_std), **more)
+        method = glm(likelihood, prior_std=float(self.prior_std), **more)
         w = np.asarray(self._spend(method, records, steps=self.steps).draws["w"], float)
         self._slopes = w[:, 1:] / unit
         self._offsets = w[:, 0] - self._slopes @ middle
@@ -54,7 +54,7 @@ class _Regression(_Private):
 
 
 class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[misc]
-    """Private logistic regression with two classes, whose intervals account for the privacy noise (``tacit.natural``).
+    """Private logistic regression with two classes, whose intervals account for the privacy noise (``tacit.glm``).
 
     Privacy: ``fit`` reads records, through the wall. What it leaves on the object is (epsilon, delta)-differentially
     private for each record; the rest is post-processing.
@@ -72,7 +72,7 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
     prior_std
         Standard deviation of the coefficients' prior, for columns in units of a quarter of their range.
     steps
-        As in ``tacit.natural``.
+        As in ``tacit.glm``.
     ledger
         Path of the ledger on which fits are charged; by default a new one in memory for each.
     random_state
@@ -166,7 +166,7 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
 
 
 class PrivateLinearRegression(RegressorMixin, _Regression):  # type: ignore[misc]
-    """Private linear regression, whose intervals account for the privacy noise (``tacit.natural``).
+    """Private linear regression, whose intervals account for the privacy noise (``tacit.glm``).
 
     Privacy: ``fit`` reads records, through the wall. What it leaves on the object is (epsilon, delta)-differentially
     private for each record; the rest is post-processing.

@@ -32,7 +32,7 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
     rate, steps, clip
         As in ``tacit.fit``; by default what suits ``tacit.lda``.
     width, cap
-        As in ``tacit.documents``.
+        As in ``tacit.topics.documents``.
     size
         A public number of documents, about right; without it chunks are of a size that suits most.
     ledger
@@ -87,7 +87,7 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
         method = lda(self.n_components, X.shape[1], alpha=self.doc_topic_prior, eta=self.topic_word_prior)
         records = documents(X, width=self.width, cap=self.cap)
         posterior = self._spend(method, records, rate=self.rate, steps=self.steps, clip=self.clip)
-        self.components_ = posterior.points["concentration"]
+        self.components_ = posterior.point_estimates["concentration"]
         return self
 
     def transform(self, X: Any) -> np.ndarray:

@@ -19,7 +19,7 @@ from tacit.methods.families._common import (
     x_of,
 )
 from tacit.methods.running import check_positive, cut_normal
-from tacit.types import Array, Key, Need, PyTree, Record
+from tacit.types import Array, Key, PyTree, Record, Requirement
 
 
 def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
@@ -66,7 +66,7 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
             {"tilt": math.sqrt(max(1, math.prod(shape))) / 2, "count": 1.0},
             predict,
             (
-                Need(
+                Requirement(
                     "x must be 0 or 1. Write x = (answer == yes).astype(int).",
                     lambda r: whole_within(r["x"], 0, 1),
                     True,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
-from tacit.types import Array, Need, PyTree
+from tacit.types import Array, PyTree, Requirement
 
 TINY = 1e-6
 LOG_2PI = math.log(2 * math.pi)
@@ -68,9 +68,9 @@ def whole_within(x: Array, least: int, most: int) -> Array:
     return jnp.all((x == jnp.round(x)) & (x >= least) & (x <= most))
 
 
-def need_symbols(number: int) -> Need:
+def need_symbols(number: int) -> Requirement:
     """Require sequences of so many symbols."""
-    return Need(
+    return Requirement(
         f"x must be whole numbers from 0 to {number - 1}, or -1 to fill up. Number the categories by a public list: "
         "numpy.searchsorted(levels, x) for sorted levels.",
         lambda record: whole_within(record["x"], -1, number - 1),

@@ -15,7 +15,7 @@ from tacit.facts.schema import Schema, levels_of
 from tacit.methods.conjugate import Family
 from tacit.methods.families._common import LOG_2PI, TINY, check_at_least, log_dirichlet, nearest_counts, whole_within
 from tacit.methods.running import check_positive, cut_normal
-from tacit.types import Array, Key, Need, PyTree, Record
+from tacit.types import Array, Key, PyTree, Record, Requirement
 
 
 def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentration: float = 1.0) -> Family:
@@ -125,8 +125,8 @@ def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentr
         repair,
         draw,
         {name: bounds[name] for name in kept},
-        needs=(
-            Need(
+        requirements=(
+            Requirement(
                 "The records must be sealed with the schema of the table: PrivateData(records, schema).",
                 holds,
                 facts=schema.columns,

@@ -15,12 +15,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from tacit.fit import fit_public, posterior_of
 from tacit.methods.gaussians import Natural, moments, plus
 from tacit.methods.running import deviation
 from tacit.methods.sep import sep
 from tacit.methods.sites import Site
 from tacit.results.posterior import Posterior
+from tacit.run.fit import fit_public, posterior_of
 from tacit.types import Array, Key, Plan, PyTree
 from tacit.wall.data import PrivateData
 

@@ -26,11 +26,11 @@ from scipy import special, stats
 
 from tacit import accounting
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import Runner
 from tacit.engine import random as secret_random
-from tacit.ledger import Ledger
+from tacit.engine.runner import Runner
+from tacit.ledger.file import Ledger
 from tacit.run.plan import built_for, public_plan
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Release, is_rows
+from tacit.types import Array, Key, Method, MethodFor, PyTree, Release, is_sparse
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
 
@@ -375,7 +375,7 @@ def _watched(built: Method, canaries: PyTree, mechanism: Mechanism, runs: int, f
             seen=seen,
         )
 
-    return built.around(init=init, contribute=contribute, update=update)
+    return built.wrapping(init=init, contribute=contribute, update=update)
 
 
 def _clipped(built: Method, state: PyTree, record: PyTree, key: Key, mechanism: Mechanism) -> Array:
@@ -388,8 +388,8 @@ def _vector(built: Method, state: PyTree, record: PyTree, key: Key, weights: tup
     """Return a record's contribution as one vector; zero if its norm is not finite."""
     # A record's own key is secret: the attacker takes any.
     contribution = built.contribution(state, record, key, jax.random.fold_in(key, 1))
-    leaves = jax.tree.leaves(contribution, is_leaf=is_rows)
-    whole = [leaf.dense() if is_rows(leaf) else jnp.asarray(leaf, jnp.float32) for leaf in leaves]
+    leaves = jax.tree.leaves(contribution, is_leaf=is_sparse)
+    whole = [leaf.dense() if is_sparse(leaf) else jnp.asarray(leaf, jnp.float32) for leaf in leaves]
     flat = _flat([leaf * weight for leaf, weight in zip(whole, weights or (1.0,) * len(leaves), strict=True)])
     return jnp.where(jnp.isfinite(jnp.linalg.norm(flat)), flat, 0)
 

@@ -26,13 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.accounting.mechanism import Budget
-from tacit.engine import Runner
 from tacit.engine import random as secret_random
+from tacit.engine.runner import Runner
 from tacit.facts.placeholder import evenly
 from tacit.facts.schema import Schema
-from tacit.fit import drawing, public_program
-from tacit.ledger import Ledger
+from tacit.ledger.file import Ledger
 from tacit.results.calibration import LEVEL
+from tacit.run.fit import drawing, public_program
 from tacit.run.plan import STEPS, built_for, planned, title_of
 from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record
 from tacit.wall.data import PrivateData, encode
@@ -411,7 +411,7 @@ def _public(stage: _Stage, seeds: np.ndarray) -> _Found:
     for key in map(jax.random.wrap_key_data, seeds):
         records, held_out, truth = stage.records(key)
         state = program(key, jax.tree.map(jnp.asarray, records))
-        points = built.points(state) if built.points else {}
+        points = built.point_estimates(state) if built.point_estimates else {}
         results.append((*stage.judge(draw(state, jax.random.fold_in(key, steps)), points, held_out), truth))
     return _found(results)
 
@@ -436,7 +436,7 @@ def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.
         else:
             runner = runner.rehearse(data, secret, key)
         state = runner.advance(start(key), 0, mechanism.steps)
-        points = built.points(state) if built.points else {}
+        points = built.point_estimates(state) if built.point_estimates else {}
         results.append((*stage.judge(draw(state, jax.random.fold_in(key, mechanism.steps)), points, held_out), truth))
     return _found(results)
 

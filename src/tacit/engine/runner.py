@@ -32,8 +32,8 @@ from jaxtyping import Array, Bool, Int32
 from tacit import system
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import alias, clip, disk, independence, lattice, outer, random, rewrite, sample, shards
-from tacit.ledger import Charge, Ledger
-from tacit.types import Key, Method, PyTree, Record, Release, State, is_rows
+from tacit.ledger.file import Charge, Ledger
+from tacit.types import Key, Method, PyTree, Record, Release, State, is_sparse
 from tacit.wall import trace
 from tacit.wall.border import refuse_leaks, refuse_unfit, with_own_checks
 from tacit.wall.border import released as released
@@ -321,7 +321,7 @@ class _Step:
         self.shape = jax.eval_shape(self.contribution, state, data._stand_in, jax.random.key(0), random.fixed(0))
         # What a record gives, and what is released: the same numbers unless a leaf is sparse.
         leaves, self.weights, self.length, self.dimension = Layout.of(self.shape, mechanism.weights)
-        self.sparse = [leaf for leaf in leaves if is_rows(leaf)]
+        self.sparse = [leaf for leaf in leaves if is_sparse(leaf)]
         self.radius = lattice.radius(mechanism.noise_multiplier, self.shards)
         self.unit = mechanism.clip / self.radius
         expected = None if data.size is None else mechanism.rate * data.size / self.shards
@@ -364,10 +364,10 @@ class _Step:
         """Find the leaves that are outer products, and the public numbers by which they are summed."""
         two = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *np.shape(leaf)), np.asarray(leaf).dtype), placeholder)
         record_key = jax.random.split(random.fixed(0)) if self.method.per_record_key else None
-        leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
+        leaves = jax.tree.leaves(self.shape, is_leaf=is_sparse)
         scales = [weight / self.mechanism.clip for weight in self.weights]
         may = [
-            not is_rows(leaf) and 1 / clip.LARGEST_SCALE <= scale <= clip.LARGEST_SCALE
+            not is_sparse(leaf) and 1 / clip.LARGEST_SCALE <= scale <= clip.LARGEST_SCALE
             for leaf, scale in zip(leaves, scales, strict=True)
         ]
         # Leaves that are no outer products are thin ones beside those that are, or beside one another.
@@ -588,12 +588,12 @@ class _Step:
         """Part the integers of a chunk of records: those of all plain leaves, and those of each sparse one."""
         if not self.sparse:
             return integers, []
-        leaves = jax.tree.leaves(self.shape, is_leaf=is_rows)
+        leaves = jax.tree.leaves(self.shape, is_leaf=is_sparse)
         here = [leaf for leaf, product in zip(leaves, self.outers, strict=True) if not product]
-        sizes = [leaf.values.size if is_rows(leaf) else leaf.size for leaf in here]
+        sizes = [leaf.values.size if is_sparse(leaf) else leaf.size for leaf in here]
         parts = list(zip(here, jnp.split(integers, np.cumsum(sizes)[:-1], axis=1), strict=True))
-        plain = jnp.concatenate([integers[:, :0], *(part for leaf, part in parts if not is_rows(leaf))], axis=1)
-        return plain, [part for leaf, part in parts if is_rows(leaf)]
+        plain = jnp.concatenate([integers[:, :0], *(part for leaf, part in parts if not is_sparse(leaf))], axis=1)
+        return plain, [part for leaf, part in parts if is_sparse(leaf)]
 
     def _add_rows(
         self,
@@ -642,15 +642,17 @@ class _Step:
         """
 
         def one(mine: tuple[Record, Key | None]) -> list[Array]:
-            leaves = jax.tree.leaves(self.contribution(state, mine[0], key, mine[1]), is_leaf=is_rows)
-            places = [clip.places(leaf.index.astype(jnp.int32), leaf.count) for leaf in leaves if is_rows(leaf)]
+            leaves = jax.tree.leaves(self.contribution(state, mine[0], key, mine[1]), is_leaf=is_sparse)
+            places = [clip.places(leaf.index.astype(jnp.int32), leaf.count) for leaf in leaves if is_sparse(leaf)]
             kept = iter(places)
             lines = [
-                jnp.where((next(kept) < leaf.count)[:, None], leaf.values, 0) if is_rows(leaf) else leaf
+                jnp.where((next(kept) < leaf.count)[:, None], leaf.values, 0) if is_sparse(leaf) else leaf
                 for leaf in leaves
             ]
             fits = (
-                [jnp.all(jnp.stack([need.holds(mine[0]) for need in self.method.needs]))] if self.method.needs else []
+                [jnp.all(jnp.stack([need.predicate(mine[0]) for need in self.method.requirements]))]
+                if self.method.requirements
+                else []
             )
             return [*lines, *places, *fits]
 
@@ -699,7 +701,7 @@ class _Step:
 
         def evaluate(mine: tuple[PyTree, Key | None]) -> list[Any]:
             apart = [product is not None for product in self.outers]
-            apart += [False] * (len(self.sparse) + bool(self.method.needs))
+            apart += [False] * (len(self.sparse) + bool(self.method.requirements))
             if not any(apart):
                 return self._contributions(state, mine[0], key, mine[1])
             return outer.split(self._contributions, state, mine[0], key, mine[1], apart=apart, thin=True).values
@@ -714,7 +716,7 @@ class _Step:
     def _scaled(self, values: list[Any], size: int) -> clip.Scaled:
         """Clip the contributions of a chunk."""
         leaves, places = values[: len(self.outers)], values[len(self.outers) :]
-        fits = places.pop() if self.method.needs else None
+        fits = places.pop() if self.method.requirements else None
         flat = [
             value.reshape(size, -1).astype(jnp.float32) * weight
             for value, weight in zip(leaves, self.weights, strict=True)
@@ -729,14 +731,14 @@ class _Step:
         return scaled._replace(places=places)
 
     def _release(self, totals: list[lattice.Sum]) -> Release:
-        leaves, structure = jax.tree.flatten(self.shape, is_leaf=is_rows)
-        whole = [product is None and not is_rows(leaf) for leaf, product in zip(leaves, self.outers, strict=True)]
+        leaves, structure = jax.tree.flatten(self.shape, is_leaf=is_sparse)
+        whole = [product is None and not is_sparse(leaf) for leaf, product in zip(leaves, self.outers, strict=True)]
         ends = np.cumsum([leaf.size for leaf, plain in zip(leaves, whole, strict=True) if plain])
         first, *others = self._kinds([lattice.to_float(total, self.unit) for total in totals])
         plain, products, tables = map(iter, (jnp.split(first, ends[:-1]), *others))
         parts = []
         for leaf, product, weight in zip(leaves, self.outers, self.weights, strict=True):
-            if is_rows(leaf):
+            if is_sparse(leaf):
                 part = next(tables).reshape(leaf.count, -1)
             elif product:
                 part = product.leaf(next(products).reshape(product.rows, product.columns)).reshape(leaf.shape)

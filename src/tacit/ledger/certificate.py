@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 from tacit import accounting
 from tacit.accounting.explanation import PRIORS, Explanation, explain, percent, trade_off, up
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, unprintable
-from tacit.ledger import Charge, Ledger, LedgerError, Line, Recipe, canonical, recipes, summarise, write_whole
+from tacit.ledger.file import Charge, Ledger, LedgerError, Line, Recipe, atomic_write, canonical, recipes, summarise
 
 FORMAT = "tacit-certificate-2"
 BEFORE = "tacit-certificate-1"
@@ -205,7 +205,7 @@ class Certificate:
         numbers
             Hashes of what was released, by name.
         code
-            Whose code computed contributions (``tacit.provenance.whose``).
+            Whose code computed contributions (``tacit.ledger.provenance.whose``).
         engine
             How steps were computed, as in ``tacit.fit``.
 
@@ -492,7 +492,7 @@ class Certificate:
                 f"Run {self.run!r} has looked at {later} more steps since the certificate was issued: issue a new one."
             )
 
-    # Reading one
+    # GuidedModel one
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -1001,10 +1001,10 @@ def _curve(mechanism: Mechanism, slack: float) -> str:
     middle = f"{top + size / 2:.0f}"
     return (
         f'<figure><svg viewBox="0 0 262 246" role="img" aria-label="{words}">'
-        f'<polygon class="gain" points="{low},{base} {path} {right},{high}"/>'
+        f'<polygon class="gain" point_estimates="{low},{base} {path} {right},{high}"/>'
         f'<path class="axes" d="M{low},{high} V{base} H{right}"/>'
         f'<path class="coin" d="M{low},{base} L{right},{high}"/>'
-        f'<polyline class="best" points="{path}"/>{ticks}'
+        f'<polyline class="best" point_estimates="{path}"/>{ticks}'
         f'<text x="{left + size / 2:.0f}" y="240" text-anchor="middle">false positives</text>'
         f'<text transform="translate(10 {middle}) rotate(-90)" text-anchor="middle">true positives</text>'
         f"</svg><figcaption>{words}. The shaded area is all that an attacker gains.</figcaption></figure>"
@@ -1140,4 +1140,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda file: file.write(text.encode("utf-8")))
+    atomic_write(path, lambda file: file.write(text.encode("utf-8")))

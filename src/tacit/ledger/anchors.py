@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tacit import system
 
 if TYPE_CHECKING:
-    from tacit.ledger import Line
+    from tacit.ledger.file import Line
 
 RUN = "run.json"
 """The name of the file that makes a folder one of a run."""

@@ -7,7 +7,7 @@ because they give the same bits again. ``docs/proofs/replay.md`` proves that thi
 wall must guarantee for it.
 
 The chain of hashes finds accidents and careless edits. It is not a signature: whoever may write the file can
-also write a different, consistent one. Anchors (:mod:`tacit.anchors`) hold the head of the chain outside of the
+also write a different, consistent one. Anchors (`tacit.ledger.anchors`) hold the head of the chain outside of the
 file, as every certificate does, so they expose a ledger that was shortened, rewritten or deleted after they were
 written.
 """
@@ -27,8 +27,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tacit import accounting, anchors, system
+from tacit import accounting, system
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, unprintable
+from tacit.ledger import anchors
 
 FORMAT = "tacit-ledger-1"
 GENESIS = "0" * 64
@@ -984,7 +985,7 @@ class Ledger:
         self._synced = end
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644, *, sync: bool = True) -> None:
+def atomic_write(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o644, *, sync: bool = True) -> None:
     """Write a file so that it is whole and on the disk when this returns, and that a crash leaves the old one.
 
     Without ``sync`` that holds for crashes of the process, not for a power failure, and takes a tenth of the time.
@@ -1023,7 +1024,7 @@ def partial_of(path: Path) -> Path:
 
 def _write_anchor(path: Path, content: bytes, mode: int) -> None:
     # Not brought to the disk: an anchor that a power failure takes away leaves the ledger ahead of it.
-    write_whole(path, lambda file: file.write(content), mode, sync=False)
+    atomic_write(path, lambda file: file.write(content), mode, sync=False)
 
 
 def remove_partial(path: Path) -> None:
@@ -1036,7 +1037,7 @@ def remove_partial(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path | None) -> Iterator[None]:
+def lock_folder(folder: Path | None) -> Iterator[None]:
     """Hold a run's folder against other threads and processes; there is nothing to hold without one.
 
     Privacy: public.

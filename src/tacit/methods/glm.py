@@ -51,10 +51,10 @@ from tacit.methods.running import (
     evenly,
     moved,
     records_of,
+    shrink_off_diagonal,
     start,
-    towards_diagonal,
 )
-from tacit.types import Array, Key, Method, MethodFor, Model, Need, Plan, PyTree, Record, Release, Suggestions
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 STEPS, MOMENTS, SETTLE = 40, 0.1, 0.15
 """Releases by default; the part of them for M; the part after which the path is averaged."""
@@ -93,7 +93,7 @@ class Family(NamedTuple):
     mean: Callable[[Array], Array]
     draw: Callable[[Key, Array, Array], Array]
     log_density: Callable[[Array, Array, Array], Array]
-    need: Need
+    need: Requirement
     noisy: bool = False
 
 
@@ -119,7 +119,7 @@ Stds = dict[str, Array]
 """The groups' standard deviations."""
 
 
-class NaturalState(NamedTuple):
+class GLMState(NamedTuple):
     """Of x: the averaged M, the whitening W, the moments of z that are believed (``spread``) and their variances.
 
     Then u (``place``), the usual h there, and the path.
@@ -135,7 +135,7 @@ class NaturalState(NamedTuple):
     path: Path
 
 
-def natural(
+def glm(
     likelihood: str = "bernoulli",
     *,
     bound: float | None = None,
@@ -197,7 +197,7 @@ def natural(
     scores = 1 - CURVATURE - TRACE - NOISE * extra
 
     def build(plan: Plan) -> Method:
-        placeholder, count, number = plan.placeholder, _steps(plan, steps), records_of(plan, "natural", size)
+        placeholder, count, number = plan.placeholder, _steps(plan, steps), records_of(plan, "glm", size)
         first = max(1, round(MOMENTS * count))
         settled = first + max(1, round(SETTLE * count) - 1)
         rank = np.ndim(placeholder["x"]) if isinstance(placeholder, dict) and "x" in placeholder else 0
@@ -224,10 +224,10 @@ def natural(
         whole = float(number)  # its square does not fit JAX's integers
         precisely = 2 * INSIDE_SQUARE * whole  # the information about the log of the noise
 
-        def init(key: Key) -> NaturalState:
+        def init(key: Key) -> GLMState:
             place = jnp.append(jnp.zeros(columns), jnp.full(extra, math.log(noise_std)))
             zero, square = jnp.float32(0), jnp.zeros((columns, columns))
-            return NaturalState(
+            return GLMState(
                 jnp.int32(0),
                 start(square),
                 jnp.asarray(identity),
@@ -242,7 +242,7 @@ def natural(
             codes = (contrasts[name][record[name].astype(jnp.int32)] for name in groups)
             return jnp.concatenate([columns_of(record["x"]), *codes])
 
-        def contribute(state: NaturalState, record: Record, key: Key) -> PyTree:
+        def contribute(state: GLMState, record: Record, key: Key) -> PyTree:
             early = state.step < first
             x = design(record)
             z = state.whitening @ x
@@ -260,15 +260,15 @@ def natural(
             trace = TRACE**0.5 * jnp.clip(k * h * length**2 / (FAR * _lever(state)), 0, 1)
             return {"matrix": matrix, "score": jnp.where(early, 0, score), "trace": jnp.where(early, 0, trace)}
 
-        def update(state: NaturalState, release: Release, key: Key) -> NaturalState:
+        def update(state: GLMState, release: Release, key: Key) -> GLMState:
             after = jax.lax.cond(state.step < first, whiten, move, state, release)
             return after._replace(step=state.step + 1)
 
-        def whiten(state: NaturalState, release: Release) -> NaturalState:
+        def whiten(state: GLMState, release: Release) -> GLMState:
             moments = blend(state.moments, _scaled(release.part("matrix"), longest**2), evenly)
-            matrix, variance = towards_diagonal(_mirrored(moments.statistics), jnp.square(moments.noise_std))
+            matrix, variance = shrink_off_diagonal(symmetrize(moments.statistics), jnp.square(moments.noise_std))
             values, vectors = jnp.linalg.eigh(matrix)
-            values = _without_repulsion(values, variance)
+            values = debias_eigenvalues(values, variance)
             floor = jnp.maximum(FLOOR * jnp.sqrt(jnp.max(jnp.sum(variance, 1))), 1e-3 * whole)
             raised = jnp.maximum(values, floor)
             return state._replace(
@@ -278,7 +278,7 @@ def natural(
                 spread_variance=vectors.T**2 @ variance @ vectors**2 / jnp.outer(raised, raised),
             )
 
-        def move(state: NaturalState, release: Release) -> NaturalState:
+        def move(state: GLMState, release: Release) -> GLMState:
             score, matrix, trace = (
                 _scaled(release.part("score"), _units(state)),
                 _scaled(release.part("matrix"), _lever(state) / CURVATURE**0.5),
@@ -295,7 +295,7 @@ def natural(
                 old.place + late * (state.place - old.place),
                 old.score + late * (score.full - old.score),
                 variance(old.score_variance, score.noise_std, late),
-                old.curvature + share * (_mirrored(matrix.full) - old.curvature),
+                old.curvature + share * (symmetrize(matrix.full) - old.curvature),
                 variance(old.curvature_variance, matrix.noise_std),
                 old.trace + share * (trace.full - old.trace),
                 variance(old.trace_variance, trace.noise_std),
@@ -314,7 +314,7 @@ def natural(
             usual = jnp.clip(usual, state.usual / 5, state.usual * 5)
             return state._replace(place=state.place + change, usual=usual, path=path)
 
-        def draw(state: NaturalState, key: Key) -> dict[str, Array]:
+        def draw(state: GLMState, key: Key) -> dict[str, Array]:
             path = state.path
             key_curvature, key_groups, key_place, key_share = jax.random.split(key, 4)
             usual, believed, variance = _believed(state, path, path.place)
@@ -387,14 +387,14 @@ def natural(
         def _noise(place: Array) -> Array:
             return jnp.exp(jnp.sum(place[columns:]))
 
-        def _reach(state: NaturalState) -> Array:
+        def _reach(state: GLMState) -> Array:
             """Return C: about the norm of a whitened record times the largest residual of a usual one."""
             return REACH * jnp.sqrt(jnp.sum(state.spread) * state.usual)
 
-        def _lever(state: NaturalState) -> Array:
+        def _lever(state: GLMState) -> Array:
             return LEVER * jnp.sum(state.spread) * state.usual
 
-        def _units(state: NaturalState) -> Array:
+        def _units(state: GLMState) -> Array:
             """Return what a score of 1 in a release stands for."""
             units = jnp.full(columns, _reach(state) / scores**0.5)
             return jnp.append(units, jnp.full(extra, (CUT**2 - CUT_SQUARE) / NOISE**0.5))
@@ -405,15 +405,15 @@ def natural(
             effects = [jnp.full(levels - 1, jnp.square(stds[name])) for name, levels in groups.items()]
             return jnp.concatenate([jnp.asarray(prior_variances).at[0].set(means), *effects])
 
-        def _prior(state: NaturalState, stds: Stds) -> Array:
+        def _prior(state: GLMState, stds: Stds) -> Array:
             """Return P."""
             return (state.whitening / _variances(stds)) @ state.whitening.T
 
-        def _pull(state: NaturalState, place: Array, stds: Stds) -> Array:
+        def _pull(state: GLMState, place: Array, stds: Stds) -> Array:
             """Return minus the slope of the log prior."""
             return jnp.append(_prior(state, stds) @ place[:columns], place[columns:] - math.log(noise_std))
 
-        def _believed(state: NaturalState, path: Path, place: Array) -> tuple[Array, Array, Array]:
+        def _believed(state: GLMState, path: Path, place: Array) -> tuple[Array, Array, Array]:
             """Return the usual h as released, and H given the releases: mean and variances."""
             spread, u, released = state.spread, place[:columns], path.curvature / whole
             cut = jnp.maximum(jnp.trace(released) / jnp.sum(spread), 0.02 * state.usual)
@@ -437,8 +437,8 @@ def natural(
             contribute,
             update,
             draw,
-            needs=needs,
-            whole=True,
+            requirements=needs,
+            bounded=True,
             for_size=number,
             for_steps=count,
             suggests=Suggestions(clip=1.0, rate=1.0, steps=count),
@@ -453,7 +453,7 @@ def _steps(plan: Plan, given: int | None) -> int:
     steps = next((steps for steps in (plan.steps, given) if steps is not None), STEPS)
     if given not in (None, steps):
         raise ValueError(
-            f"steps={given} was given to natural, and steps={plan.steps} to the fit. Leave it out of natural, whose "
+            f"steps={given} was given to glm, and steps={plan.steps} to the fit. Leave it out of glm, whose "
             "phases are parts of the steps of the fit."
         )
     if steps < 5:
@@ -503,11 +503,11 @@ def _scaled(release: Release, scale: Array | float) -> Release:
     return release._replace(full=release.full * scale, noise_std=release.noise_std * scale)
 
 
-def _mirrored(matrix: Array) -> Array:
+def symmetrize(matrix: Array) -> Array:
     return (matrix + matrix.T) / 2
 
 
-def _without_repulsion(values: Array, variance: Array) -> Array:
+def debias_eigenvalues(values: Array, variance: Array) -> Array:
     """Take off what noise adds to eigenvalues by pushing them apart: their vectors' own quadratic forms are nearer."""
     apart = values[:, None] - values
     noise = 2 * jnp.square(variance[0, -1]) / (jnp.max(variance) + TINY)
@@ -596,19 +596,21 @@ def _columns(placeholder: Any, groups: Mapping[str, int]) -> int:
     return int(placeholder["x"].shape[0])
 
 
-def _group_needs(groups: Mapping[str, int]) -> tuple[Need, ...]:
+def _group_needs(groups: Mapping[str, int]) -> tuple[Requirement, ...]:
     def is_code(record: Record, name: str, levels: int) -> Array:
         code = record[name]
         return (code >= 0) & (code < levels) & (code == jnp.round(code))
 
     codes = [
-        Need(
+        Requirement(
             f"{name} must be a whole number from 0 to {levels - 1}: the code of a level.",
             partial(is_code, name=name, levels=levels),
         )
         for name, levels in groups.items()
     ]
-    ones = Need("The first column of x must be 1: groups differ from an intercept.", lambda record: record["x"][0] == 1)
+    ones = Requirement(
+        "The first column of x must be 1: groups differ from an intercept.", lambda record: record["x"][0] == 1
+    )
     return (ones, *codes) if groups else ()
 
 
@@ -619,7 +621,7 @@ FAMILIES = {
         jax.nn.sigmoid,
         lambda key, predictor, noise: jax.random.bernoulli(key, jax.nn.sigmoid(predictor)).astype(jnp.int32),
         lambda y, predictor, noise: jax.nn.log_sigmoid((2 * y - 1) * predictor),
-        Need(
+        Requirement(
             "y must be 0 or 1. Write y = (label == positive).astype(int).",
             lambda record: (record["y"] == 0) | (record["y"] == 1),
             fixed=True,
@@ -631,7 +633,7 @@ FAMILIES = {
         _poisson_mean,
         lambda key, predictor, noise: jax.random.poisson(key, _poisson_mean(predictor)),
         lambda y, predictor, noise: y * jnp.log(_poisson_mean(predictor)) - _poisson_mean(predictor) - gammaln(y + 1),
-        Need(
+        Requirement(
             "y must be a whole number from 0 on: a count.",
             lambda record: (record["y"] >= 0) & (record["y"] == jnp.round(record["y"])) & jnp.isfinite(record["y"]),
             fixed=True,
@@ -643,7 +645,7 @@ FAMILIES = {
         lambda predictor: predictor,
         lambda key, predictor, noise: predictor + noise * jax.random.normal(key, predictor.shape),
         lambda y, predictor, noise: norm.logpdf(y, predictor, noise),
-        Need("y must be a finite number.", lambda record: jnp.isfinite(record["y"]), fixed=True),
+        Requirement("y must be a finite number.", lambda record: jnp.isfinite(record["y"]), fixed=True),
         noisy=True,
     ),
 }

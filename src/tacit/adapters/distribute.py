@@ -1,6 +1,6 @@
 """One fit on several devices, processes or machines: each holds its own shards of the records.
 
-    python -m tacit.distribute -n 2 script.py        on one machine
+    python -m tacit.adapters.distribute -n 2 script.py        on one machine
     srun python script.py                            on Slurm, see examples/cluster
     kubectl apply -f job.yaml                        on Kubernetes, see examples/cluster
 
@@ -97,7 +97,9 @@ def against_one(mechanism: Mechanism, delta: float, processes: int) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     """Start a script in several processes on this machine; when one dies, all are stopped."""
-    parser = argparse.ArgumentParser(prog="python -m tacit.distribute", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tacit.adapters.distribute", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("-n", "--processes", type=int, default=2)
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)

@@ -12,8 +12,8 @@ import pytest
 from scipy import optimize, special, stats
 
 import tacit
-from tacit.methods import natural as module
-from tacit.methods.natural import CUT, FAMILIES, NaturalState, natural
+from tacit.methods import glm as module
+from tacit.methods.glm import CUT, FAMILIES, GLMState, glm
 from tacit.methods.running import cut_normal
 from tacit.types import Method, Plan, Release
 
@@ -39,7 +39,7 @@ def records(likelihood: str, count: int, seed: int = 0) -> dict[str, np.ndarray]
 
 def built(likelihood: str, count: int = 1000, steps: int | None = None, **options: Any) -> Method:
     placeholder = {"x": np.zeros(COLUMNS, np.float32), "y": np.float32(0)}
-    return natural(likelihood, **options)(Plan(placeholder, count, steps=steps))
+    return glm(likelihood, **options)(Plan(placeholder, count, steps=steps))
 
 
 def cut_poisson(mean: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -89,7 +89,7 @@ def test_without_noise_it_is_laplaces_posterior(likelihood: str, monkeypatch: py
     monkeypatch.setattr(module, "REACH", 100.0)
     monkeypatch.setattr(module, "LEVER", 100.0)
     data = records(likelihood, 1000)
-    posterior = tacit.fit_public(natural(likelihood), data, steps=module.STEPS, rate=1.0, key=KEY)
+    posterior = tacit.fit_public(glm(likelihood), data, steps=module.STEPS, rate=1.0, key=KEY)
     mode, deviation = solution(likelihood, data["x"].astype(float), data["y"].astype(float), 4.0)
     draws = np.asarray(posterior.draws["w"])
     if likelihood == "normal":
@@ -145,7 +145,7 @@ def test_without_noise_groups_have_the_posterior_of_the_singular_design(monkeypa
         "clinic": (mean[2:], deviation[2:]),
         "clinic_std": (mean_std, np.sqrt(share @ (grid - mean_std) ** 2)),
     }
-    method = natural(groups={"clinic": 6})
+    method = glm(groups={"clinic": 6})
     posterior = tacit.fit_public(method, data, steps=module.STEPS, rate=1.0, key=KEY)
     for name, (mean, deviation) in wanted.items():
         ours = np.asarray(posterior.draws[name])
@@ -158,7 +158,7 @@ def test_several_groups_and_their_effects_sum_up() -> None:
     """Predictor, likelihood and simulation agree; two groups are drawn in turns."""
     data, _ = clinics(300)
     data["year"] = (np.arange(300) % 3).astype(np.int32)
-    method = natural("normal", groups={"clinic": 6, "year": 3}, prior_std=[4.0, 1.0])(
+    method = glm("normal", groups={"clinic": 6, "year": 3}, prior_std=[4.0, 1.0])(
         Plan({"x": np.zeros(2, np.float32), "y": np.float32(0), "clinic": np.int32(0), "year": np.int32(0)}, 300)
     )
     assert method.model.simulate is not None
@@ -220,7 +220,7 @@ def test_no_record_exceeds_the_clip(likelihood: str) -> None:
     longest = {"early": 0.0, "late": 0.0}
 
     @jax.jit
-    def norm(state: NaturalState, record: Any) -> Any:
+    def norm(state: GLMState, record: Any) -> Any:
         leaves = jax.tree.leaves(method.contribute(state, record, KEY))
         return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in leaves))
 
@@ -296,7 +296,7 @@ def test_columns_that_say_the_same_are_not_told_apart() -> None:
     data = records("bernoulli", 3000)
     data["x"][:, 3] = data["x"][:, 2]
     sealed = tacit.PrivateData(data, size=3000)
-    posterior = tacit.fit(natural(), sealed, tacit.Budget(3.0, 1e-5), key=KEY, simulate=3, progress=False)
+    posterior = tacit.fit(glm(), sealed, tacit.Budget(3.0, 1e-5), key=KEY, simulate=3, progress=False)
     w = np.asarray(posterior.draws["w"])
     both, apart = (w[:, 2] + w[:, 3]) / np.sqrt(2), (w[:, 2] - w[:, 3]) / np.sqrt(2)
     assert apart.std() > 2  # of the prior's 4
@@ -367,7 +367,7 @@ def test_records_that_do_not_suit_cost_nothing(likelihood: str, value: float, te
     ledger = tacit.Ledger()
     with pytest.raises(ValueError, match=text):
         tacit.fit(
-            natural(likelihood),
+            glm(likelihood),
             tacit.PrivateData(data, size=50, ledger=ledger),
             tacit.Budget(1.0, 1e-5),
             progress=False,
@@ -382,34 +382,34 @@ def test_a_record_whose_group_does_not_suit_is_told_from_others(column: str, val
     """How many groups there are is the caller's choice: such a record is not refused, it contributes nothing."""
     data, _ = clinics(50)
     data[column].reshape(50, -1)[7, 0] = value
-    method = natural(groups={"clinic": 6})(Plan(tacit.PrivateData(data).placeholder, 50))
+    method = glm(groups={"clinic": 6})(Plan(tacit.PrivateData(data).placeholder, 50))
     record = {name: jnp.asarray(values[7]) for name, values in data.items()}
-    assert [need.text for need in method.needs if not need.holds(record) and text in need.text]
-    assert not any(need.fixed for need in method.needs if text in need.text)
+    assert [need.message for need in method.requirements if not need.predicate(record) and text in need.message]
+    assert not any(need.fixed for need in method.requirements if text in need.message)
 
 
 def test_wrong_options_and_shapes() -> None:
     with pytest.raises(ValueError, match="likelihood is 'probit'"):
-        natural("probit")
+        glm("probit")
     with pytest.raises(ValueError, match="prior_std is 0"):
-        natural(prior_std=0.0)
+        glm(prior_std=0.0)
     with pytest.raises(ValueError, match="bound is -1"):
-        natural(bound=-1.0)
+        glm(bound=-1.0)
     with pytest.raises(ValueError, match="steps is 4"):
-        natural()(Plan({"x": np.zeros(3, np.float32), "y": np.int32(0)}, 10, steps=4))
+        glm()(Plan({"x": np.zeros(3, np.float32), "y": np.int32(0)}, 10, steps=4))
     with pytest.raises(ValueError, match="size is 0"):
-        natural()(Plan({"x": np.zeros(3, np.float32), "y": np.int32(0)}, 0))
+        glm()(Plan({"x": np.zeros(3, np.float32), "y": np.int32(0)}, 0))
     with pytest.raises(ValueError, match="takes records"):
-        natural()(Plan({"x": np.zeros(3, np.float32)}, 10))
+        glm()(Plan({"x": np.zeros(3, np.float32)}, 10))
     record = {"x": np.zeros(3, np.float32), "y": np.int32(0), "clinic": np.int32(0)}
     with pytest.raises(ValueError, match=r'"year": code'):
-        natural(groups={"year": 3})(Plan(record, 10))
+        glm(groups={"year": 3})(Plan(record, 10))
     with pytest.raises(ValueError, match="two levels or more"):
-        natural(groups={"clinic": 1})(Plan(record, 10))
+        glm(groups={"clinic": 1})(Plan(record, 10))
     with pytest.raises(ValueError, match="has the shape"):
-        natural(prior_std=[1.0, 2.0])(Plan(record, 10))
+        glm(prior_std=[1.0, 2.0])(Plan(record, 10))
     with pytest.raises(ValueError, match="vector x"):
-        natural()(Plan({"x": np.float32(0), "y": np.int32(0)}, 10))
+        glm()(Plan({"x": np.float32(0), "y": np.int32(0)}, 10))
 
 
 def test_a_last_layer_is_a_regression_on_features() -> None:
@@ -424,8 +424,8 @@ def test_a_last_layer_is_a_regression_on_features() -> None:
 
     columns = np.append(np.ones((300, 1)), np.asarray(jax.vmap(features)(images)), 1).astype(np.float32)
     pairs = (
-        (tacit.natural(features=features), {"x": images, "y": y}),
-        (tacit.natural(), {"x": columns, "y": y}),
+        (tacit.glm(features=features), {"x": images, "y": y}),
+        (tacit.glm(), {"x": columns, "y": y}),
     )
     built, plain = (method(Plan(jax.tree.map(lambda leaf: leaf[0], records), 300)) for method, records in pairs)
     (_, given), (_, shown) = pairs

@@ -1,4 +1,4 @@
-"""Reading a NumPyro model with its guide: which of their terms belong to one record, and which are public.
+"""GuidedModel a NumPyro model with its guide: which of their terms belong to one record, and which are public.
 
     log p(x, z, w) - log q(z, w) = log p(w) - log q(w) + sum_i [log p(x_i, z_i | w) - log q(z_i | x_i, w)]
 
@@ -37,7 +37,7 @@ from tacit.models.traced import (
 from tacit.types import Array, Key, PyTree, Record
 
 
-class Reading(TracedModel):
+class GuidedModel(TracedModel):
     """A model and its guide, split at the plate over records.
 
     Privacy: public. Traces on placeholder records only.
@@ -78,7 +78,7 @@ class Reading(TracedModel):
         self.direct = self._parameters_of(
             lambda params, draw: self.record_term(params, draw, self._placeholder, jax.random.key(0))
         )
-        self.points = sorted({*self.direct, *self._parameters_of(self.log_prior)})
+        self.point_estimates = sorted({*self.direct, *self._parameters_of(self.log_prior)})
         self.clip = self._suit_clip()
 
     # Public terms.
@@ -138,7 +138,7 @@ class Reading(TracedModel):
             values = {**values, **{name: trace[name]["value"] for name in self.local}}
         return super().predict(values, inputs, key)
 
-    # Reading and refusing.
+    # GuidedModel and refusing.
 
     def _set_up(self, model: Function, guide: Function | type[AutoGuide] | None) -> Function:
         automatic = guide is None or isinstance(guide, AutoGuide) or is_class(guide)

@@ -13,18 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
-from tacit.certificate import Certificate
-from tacit.engine import Runner, versions
 from tacit.engine import random as secret_random
 from tacit.engine.repeat import best_of
-from tacit.fit import caveats, check_types, posterior_of, released_numbers
-from tacit.ledger import Ledger
+from tacit.engine.runner import Runner, versions
+from tacit.ledger.certificate import Certificate
+from tacit.ledger.file import Ledger
+from tacit.ledger.provenance import whose
 from tacit.methods.scored import ScoredState, scored
-from tacit.provenance import whose
-from tacit.rehearse import LogLikelihood
 from tacit.results.numbers import fingerprint
 from tacit.results.posterior import Posterior
+from tacit.run.fit import caveats, check_types, posterior_of, released_numbers
 from tacit.run.plan import STEPS, built_for, default_rate, plan_for, refuse_unsuited, suited_clip, title_of
+from tacit.run.rehearse import LogLikelihood
 from tacit.types import Key, Method, MethodFor, Plan
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision

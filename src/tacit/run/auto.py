@@ -1,9 +1,9 @@
 """Which method suits a model, by a public rule: the model's form, the declared size and the budget, never a record.
 
-    a regression (bernoulli, poisson or gaussian; normal priors; groups by (1 | g)), large enough    natural
+    a regression (bernoulli, poisson or gaussian; normal priors; groups by (1 | g)), large enough    glm
     anything else                                                                                   vi
 
-``natural`` counts the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2
+``glm`` counts the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2
 numbers for D columns, which must stand out of the noise: size >= ENOUGH * noise * D^1.5, where noise is the multiplier
 of one release of all records within the budget. Below that ``vi`` is taken to predict better; ENOUGH is a guess from
 METHODS 19.3, not tuned (papers/coverage/auto.py shows how it fares). The prior of a gaussian ``sigma`` is log-normal
@@ -24,12 +24,12 @@ import numpyro.distributions as dist
 
 from tacit.accounting import noise_multiplier
 from tacit.accounting.mechanism import Budget
-from tacit.methods.natural import natural
+from tacit.methods.glm import glm
 from tacit.methods.vi import vi
 from tacit.models.formula import Formula
 from tacit.models.priors import bare
 from tacit.models.traced import TracedModel
-from tacit.types import Array, Key, Method, MethodFor, Need, Plan, PyTree, Record, State
+from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record, Requirement, State
 
 ENOUGH = 3.0
 LIKELIHOODS = {"bernoulli": "bernoulli", "poisson": "poisson", "gaussian": "normal"}
@@ -60,11 +60,11 @@ def auto(model: Callable[..., Any], *, size: int | None = None, budget: Budget |
         counted = "count the noise, as far as the curvature is known" if guide else "count the noise in part"
         return Chosen(vi(model, guide), f"vi, since {against}: intervals {counted}")
     assert isinstance(model, Formula)
-    return Chosen(by_natural(model), f"natural, since this is a {model.family} regression: intervals count the noise")
+    return Chosen(by_glm(model), f"glm, since this is a {model.family} regression: intervals count the noise")
 
 
 def _against(model: Any, size: int | None, budget: Budget | None) -> str:
-    """Say what speaks against ``natural``, or nothing."""
+    """Say what speaks against ``glm``, or nothing."""
     if not isinstance(model, Formula):
         return "the model is not a formula"
     if model.family not in LIKELIHOODS:
@@ -90,8 +90,8 @@ def _against(model: Any, size: int | None, budget: Budget | None) -> str:
     return ""
 
 
-def by_natural(model: Formula) -> MethodFor:
-    """Return ``tacit.natural`` for a formula: it works on the scaled design, and draws what the formula names.
+def by_glm(model: Formula) -> MethodFor:
+    """Return ``tacit.glm`` for a formula: it works on the scaled design, and draws what the formula names.
 
     Privacy: public.
     """
@@ -123,7 +123,7 @@ def by_natural(model: Formula) -> MethodFor:
         return {name: found[name].reshape(prior.event_shape) for name, prior in model.priors.items()}
 
     def build(plan: Plan) -> Method:
-        inner = natural(
+        inner = glm(
             LIKELIHOODS[model.family],
             prior_std=list(priors.std * model.scale / factor),
             groups=groups,
@@ -135,13 +135,13 @@ def by_natural(model: Formula) -> MethodFor:
         def contribute(state: State, record: Record, key: Key) -> PyTree:
             return inner.contribute(state, inside(record), key)
 
-        def holds(record: Record, need: Need) -> Array:
-            return need.holds(inside(record))
+        def holds(record: Record, need: Requirement) -> Array:
+            return need.predicate(inside(record))
 
         return inner._replace(
             contribute=contribute,
             draw=lambda state, key: named(inner.draw(state, key)),
-            needs=tuple(need._replace(holds=partial(holds, need=need)) for need in inner.needs),
+            requirements=tuple(need._replace(predicate=partial(holds, need=need)) for need in inner.requirements),
             model=TracedModel(model, plan.placeholder).known(),
         )
 
@@ -157,7 +157,7 @@ class _Priors(NamedTuple):
 
 
 def _priors(model: Formula) -> _Priors | None:
-    """Return the priors of a formula if ``natural`` can have them: normal ones, around 0 but for the intercept."""
+    """Return the priors of a formula if ``glm`` can have them: normal ones, around 0 but for the intercept."""
     at, stds = 0.0, []
     for term in model.terms:
         prior = bare(model.priors[term.name])

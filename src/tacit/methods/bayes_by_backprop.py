@@ -37,18 +37,18 @@ import optax
 
 from tacit.methods.networks import Network, Weights, score
 from tacit.methods.running import (
-    Stretches,
+    BatchMeans,
     check_positive,
     inner,
     longer,
     many,
     moved,
     normals,
+    perturbed_average,
     records_of,
+    sample_average_error,
     stretches,
     tail_average,
-    wandered,
-    wandering,
     when,
 )
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
@@ -73,14 +73,14 @@ class BackpropState(NamedTuple):
     params: Gaussian
     std: Weights
     average: Gaussian
-    path: Stretches
+    path: BatchMeans
     seed: Array
     weights: list[Weights]
     optimizer: Any
     step: Array
 
 
-def backprop(
+def bayes_by_backprop(
     net: Network,
     *,
     optimizer: optax.GradientTransformation | None = None,
@@ -127,7 +127,9 @@ def backprop(
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the weights. Write draws=1.")
     of_mean = optimizer or optax.sgd(0.2, momentum=0.9)
     return MethodFor(
-        lambda plan: _backprop(plan, net, records_of(plan, "backprop", size), of_mean, temperature, first_std, draws)
+        lambda plan: _backprop(
+            plan, net, records_of(plan, "bayes_by_backprop", size), of_mean, temperature, first_std, draws
+        )
     )
 
 
@@ -208,9 +210,9 @@ def _backprop(
 
     def draw(state: BackpropState, key: Key) -> dict[str, Array]:
         keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
-        half = jax.tree.map(lambda leaf: leaf / 2, wandered(state.path, state.step))
+        half = jax.tree.map(lambda leaf: leaf / 2, perturbed_average(state.path, state.step))
         wider = jax.tree.map(lambda rho, more: jnp.sqrt(jnp.exp(2 * rho) + more), state.average.rho, half)
-        error = wandering(state.path, state.step, jax.random.fold_in(key, 1))
+        error = sample_average_error(state.path, state.step, jax.random.fold_in(key, 1))
         mean = jax.tree.map(lambda mean, error: mean + error / math.sqrt(2), state.average.mean, error)
         return at(mean, wider, {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()})
 
@@ -222,7 +224,7 @@ def _backprop(
         contribute,
         update,
         draw,
-        needs=net.needs(plan.placeholder),
+        requirements=net.requirements(plan.placeholder),
         for_size=size,
         suggests=Suggestions(clip=1.0),
         model=Model(predict),

@@ -25,16 +25,17 @@ from tqdm import tqdm
 from tacit import system
 from tacit.accounting.checks import check_steps
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
-from tacit.anchors import RUN_ANCHOR
-from tacit.certificate import ENGINES, Certificate
-from tacit.engine import Runner, outer, released, shards, versions
+from tacit.engine import outer, shards
 from tacit.engine import random as secret_random
-from tacit.ledger import Ledger, alone_in, remove_partial, write_whole
-from tacit.provenance import whose
+from tacit.engine.runner import Runner, released, versions
+from tacit.ledger.anchors import RUN_ANCHOR
+from tacit.ledger.certificate import ENGINES, Certificate
+from tacit.ledger.file import Ledger, atomic_write, lock_folder, remove_partial
+from tacit.ledger.provenance import whose
 from tacit.results.numbers import UNREADABLE, fingerprint
 from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.run.plan import STEPS, Planned, built_for, planned, public_plan, refuse_unsuited
-from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, Rows, State, is_rows
+from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, SparseRows, State, is_sparse
 from tacit.wall.border import with_own_checks
 from tacit.wall.data import PrivateData
 from tacit.wall.precision import single_precision
@@ -86,7 +87,7 @@ def fit(
     ----------
     method
         What ``tacit.vi(...)`` or another method gave; or a formula or a NumPyro model, for which ``tacit.auto`` then
-        chooses a method by public facts. The posterior's ``note`` says which, and why. A method is built for the plan
+        chooses a method by public facts. The posterior's ``reason`` says which, and why. A method is built for the plan
         that the data and these arguments make.
     data
         The sealed records.
@@ -97,7 +98,7 @@ def fit(
         for a declared size above 40000.
     steps
         Number of private steps; by default what the method suggests, else 1000. A method whose phases are parts of its
-        steps (``natural``) is built for them.
+        steps (``glm``) is built for them.
     clip
         Largest norm of a record's contribution; by default what the method suggests, for ``vi`` twice the square root
         of the number of latents, for columns and parameters of unit size. Longer contributions are shortened, which
@@ -134,7 +135,7 @@ def fit(
     settings: dict[str, Any] = {"rate": rate, "steps": steps, "clip": clip, "weights": weights}
     ready = planned(method, data, budget, adjacency=adjacency, engine=engine, **settings)
     folder = None if run_dir is None else Path(run_dir)
-    with alone_in(_own(folder)):
+    with lock_folder(_own(folder)):
         return _fit(ready, data, budget, folder, key, simulate, warning, progress, engine)
 
 
@@ -252,9 +253,9 @@ def ask(
 
     def answer(record: Record) -> PyTree:
         def number(leaf: Any) -> Any:
-            return leaf if is_rows(leaf) else jnp.asarray(leaf, jnp.float32)
+            return leaf if is_sparse(leaf) else jnp.asarray(leaf, jnp.float32)
 
-        return jax.tree.map(number, question(record), is_leaf=is_rows)
+        return jax.tree.map(number, question(record), is_leaf=is_sparse)
 
     shape = released(jax.eval_shape(answer, data.placeholder))
 
@@ -352,13 +353,13 @@ def sum_public(contribution: Callable[[Record, Key], PyTree], records: PyTree, r
         def whole(leaf: Any, product: outer.Outer | None) -> Any:
             if product is not None:
                 return product.leaf(jnp.matmul(here(leaf.left).T, leaf.right, precision=jax.lax.Precision.HIGHEST))
-            if not is_rows(leaf):
+            if not is_sparse(leaf):
                 return jnp.sum(here(leaf), 0)
-            return Rows(jnp.where(present[:, None], leaf.index, leaf.count), leaf.values, leaf.count).dense()
+            return SparseRows(jnp.where(present[:, None], leaf.index, leaf.count), leaf.values, leaf.count).dense()
 
         if sparse:
             return jax.tree.map(
-                lambda leaf: whole(leaf, None), jax.vmap(contribution)(records, record_keys), is_leaf=is_rows
+                lambda leaf: whole(leaf, None), jax.vmap(contribution)(records, record_keys), is_leaf=is_sparse
             )
         outers, values = outer.split(jax.vmap(contribution), records, record_keys, smallest=0)
         return jax.tree.unflatten(jax.tree.structure(each), map(whole, values, outers))
@@ -366,7 +367,7 @@ def sum_public(contribution: Callable[[Record, Key], PyTree], records: PyTree, r
     count = len(record_keys)
     each = jax.eval_shape(contribution, jax.tree.map(lambda leaf: leaf[0], records), record_keys[0])
     length = sum(leaf.size for leaf in jax.tree.leaves(each))
-    sparse = any(is_rows(leaf) for leaf in jax.tree.leaves(each, is_leaf=is_rows))
+    sparse = any(is_sparse(leaf) for leaf in jax.tree.leaves(each, is_leaf=is_sparse))
     if not sparse or count * length < PUBLIC_NUMBERS:
         return part(records, record_keys, jnp.ones(count, bool))
     size = max(1, PUBLIC_NUMBERS // length)
@@ -596,7 +597,7 @@ def left_out(built: Method, data: PrivateData) -> str:
 
     Privacy: public. It looks at what the method asks for, not at records.
     """
-    asked = [need.text for need in with_own_checks(built).needs if not need.fixed]
+    asked = [need.message for need in with_own_checks(built).requirements if not need.fixed]
     if data.schema is not None or not asked:
         return ""
     return (
@@ -668,7 +669,7 @@ def posterior_of(built: Method, state: State, key: Key, certificate: Certificate
 
     Privacy: post-processing.
     """
-    points = built.points(state) if built.points else None
+    points = built.point_estimates(state) if built.point_estimates else None
     return Posterior(drawing(built)(state, key), certificate, built, points)
 
 
@@ -735,4 +736,4 @@ def check_types(data: PrivateData, budget: Budget, key: Key | None = None) -> No
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    write_whole(path, lambda file: file.write(content), mode)
+    atomic_write(path, lambda file: file.write(content), mode)

@@ -1,3 +1,0 @@
-"""Another name of `tacit.results.calibration`."""
-
-from tacit.results.calibration import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""Another name of `tacit.accounting.classical`."""
-
-from tacit.accounting.classical import *  # noqa: F403

@@ -1,1 +1,0 @@
-"""The former home of other packages' interfaces, which is now `tacit.adapters`."""

@@ -1,3 +1,0 @@
-"""Another name of `tacit.results.plots`."""
-
-from tacit.results.plots import *  # noqa: F403
