@@ -64,6 +64,8 @@ def test_names_of_the_version_before_are_found_with_a_warning(old: str) -> None:
 
 
 def test_a_module_below_one_that_moved_is_the_same_module() -> None:
+    for name in [name for name in sys.modules if name.startswith("tacit.compat")]:
+        del sys.modules[name]
     with pytest.warns(DeprecationWarning, match="tacit.adapters"):
         module = importlib.import_module("tacit.compat.d3p.svi")
     assert module is importlib.import_module("tacit.adapters.d3p.svi")

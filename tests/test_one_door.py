@@ -35,8 +35,7 @@ D3P_MAY_IMPORT = {
 use the wall's tools for them, but neither its door nor its sealed records, and nothing that makes a certificate."""
 WITHOUT_JAX = (
     "accounting/",
-    "ledger.py",
-    "certificate.py",
+    "ledger/",
     *(f"facts/{name}.py" for name in ("column", "files", "schema", "text")),
 )
 JAX = {"jax", "jaxlib", "jaxtyping", "numpyro", "optax", "equinox"}
@@ -51,12 +50,12 @@ def faults(source: str, place: str) -> list[str]:
     found = []
     if not place.startswith(("wall/", "engine/")):
         found += [f"touches {name}" for name in sorted(_mentions(tree) & SECRETS)]
-    if place.startswith("methods/") or place in ("model.py", "models/traced.py"):
+    if place.startswith("methods/") or place in ("models/guided.py", "models/traced.py"):
         found += [f"imports {name}" for name in _imports(tree, place) if not _within(name, METHODS_MAY_IMPORT)]
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         found += [f"uses {name}" for name in sorted((names & OPENERS) | (attributes & READERS))]
-    if place.startswith(("adapters/d3p/", "compat/")):
+    if place.startswith("adapters/d3p/"):
         ours = [name for name in _imports(tree, place) if _within(name, {"tacit"})]
         found += [f"imports {name}" for name in ours if not _within(name, D3P_MAY_IMPORT)]
     if place.startswith(WITHOUT_JAX):
@@ -113,8 +112,8 @@ def test_the_files_that_the_rules_are_about_exist() -> None:
 @pytest.mark.parametrize(
     ("place", "source"),
     [
-        ("fit.py", "n = data._count"),
-        ("fit.py", "def f(data):\n    return data._records['x'].mean()"),
+        ("run/fit.py", "n = data._count"),
+        ("run/fit.py", "def f(data):\n    return data._records['x'].mean()"),
         ("results/posterior.py", "rows = getattr(data, '_records')"),
         ("results/posterior.py", "import operator\nrows = operator.attrgetter('_records')(data)"),
         ("methods/vi.py", "from tacit.engine import Runner"),
@@ -139,7 +138,7 @@ def test_the_files_that_the_rules_are_about_exist() -> None:
         ("adapters/d3p/svi.py", "from tacit import Certificate"),
         ("adapters/d3p/svi.py", "def f(data):\n    return data._records"),
         ("accounting/composition.py", "import jax.numpy as jnp"),
-        ("ledger.py", "def f():\n    from jax import random"),
+        ("ledger/file.py", "def f():\n    from jax import random"),
         ("facts/schema.py", "from jaxtyping import Array"),
     ],
 )
@@ -157,7 +156,7 @@ def test_the_rules_can_fail(place: str, source: str) -> None:
         ),
         ("methods/vi.py", "from ..types import Method"),
         ("adapters/d3p/svi.py", "import jax\nfrom tacit import accounting\nfrom tacit.engine import random as chacha"),
-        ("fit.py", "import jax\nwith open(path) as file:\n    pass"),
+        ("run/fit.py", "import jax\nwith open(path) as file:\n    pass"),
     ],
 )
 def test_the_rules_allow_what_they_should(place: str, source: str) -> None:

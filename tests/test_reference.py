@@ -23,7 +23,7 @@ BUDGET = tacit.Budget(5.0, 1e-5)
 ALONE = """
 import importlib, json, sys, types
 source = sys.argv[1]
-for name in ("tacit", "tacit.facts", "tacit.wall"):
+for name in ("tacit", "tacit.facts", "tacit.ledger", "tacit.wall"):
     empty = types.ModuleType(name)
     empty.__path__ = [source + "/" + name.replace(".", "/")]
     sys.modules[name] = empty
