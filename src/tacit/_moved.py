@@ -62,4 +62,4 @@ def _place(name: str) -> str | None:
     return None
 
 
-sys.meta_path.append(Finder())
+sys.meta_path.insert(0, Finder())  # before the finder of files, which would load a second copy
