@@ -411,7 +411,7 @@ def test_the_command_line_shows_and_accepts(path: Path, capsys: pytest.CaptureFi
 def test_the_anchor_is_written_after_the_line_and_before_records_are_read(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, read = tmp_path / "run", tacit.engine.Runner._advance
+    run, read = tmp_path / "run", tacit.engine.runner.Runner._advance
     seen: list[int] = []
 
     def spy(runner: Any, *given: Any) -> Any:
@@ -421,7 +421,7 @@ def test_the_anchor_is_written_after_the_line_and_before_records_are_read(
         seen.append(lines)
         return read(runner, *given)
 
-    monkeypatch.setattr(tacit.engine.Runner, "_advance", spy)
+    monkeypatch.setattr(tacit.engine.runner.Runner, "_advance", spy)
     fit(path, run)
     assert seen == [2, 3, 4, 5]
 
@@ -432,7 +432,7 @@ def test_a_run_folder_is_an_anchor_without_a_state_folder(
 ) -> None:
     run = tmp_path / "run"
     file = run / "ledger.jsonl" if private else path
-    advance, copies = tacit.engine.Runner._advance, []
+    advance, copies = tacit.engine.runner.Runner._advance, []
 
     def dies(runner: Any, *given: Any) -> Any:
         copies.append(file.read_bytes())
@@ -441,7 +441,7 @@ def test_a_run_folder_is_an_anchor_without_a_state_folder(
         return advance(runner, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tacit.engine.Runner, "_advance", dies)
+        patch.setattr(tacit.engine.runner.Runner, "_advance", dies)
         with pytest.raises(KeyboardInterrupt):
             fit(None if private else path, run)
     shutil.rmtree(state)

@@ -378,8 +378,8 @@ def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeyp
     monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=engine.__file__))
     assert border._is_ours(functools.partial(handed_on, need=ours))
     assert not border._is_ours(functools.partial(handed_on, need=theirs))
-    assert not border._is_ours(functools.partial(handed_on, theirs.holds))
-    assert not border._is_ours(theirs.holds)
+    assert not border._is_ours(functools.partial(handed_on, theirs.predicate))
+    assert not border._is_ours(theirs.predicate)
 
 
 @pytest.mark.parametrize("declared", [False, True])
