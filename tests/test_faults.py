@@ -35,7 +35,7 @@ from tacit.engine import runner as engine
 from tacit.ledger.file import LedgerError
 from tests.conftest import with_constants_as_arguments
 
-fitting, book = importlib.import_module("tacit.run.fit"), importlib.import_module("tacit.ledger.file")
+fitting, book = importlib.import_module("tacit.run.fit"), importlib.import_module("tacit.ledger.contents")
 
 STEPS = 6
 BUDGET = tacit.Budget(1.0, 1e-6)

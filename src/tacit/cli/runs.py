@@ -205,7 +205,7 @@ def _fit(chosen: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from tacit.ledger.file import atomic_write
+    from tacit.system import atomic_write
 
     atomic_write(path, lambda file: file.write(text.encode("utf-8")))
 

@@ -22,7 +22,10 @@ from typing import Any, Literal, Protocol
 from tacit import accounting
 from tacit.accounting.explanation import PRIORS, Explanation, explain, percent, trade_off, up
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, unprintable
-from tacit.ledger.file import Charge, Ledger, LedgerError, Line, Recipe, atomic_write, canonical, recipes, summarise
+from tacit.ledger.file import Ledger
+from tacit.ledger.lines import Charge, LedgerError, Line, canonical
+from tacit.ledger.totals import Recipe, recipes, summarise
+from tacit.system import atomic_write
 
 FORMAT = "tacit-certificate-2"
 BEFORE = "tacit-certificate-1"

@@ -30,10 +30,11 @@ from tacit.engine import random as secret_random
 from tacit.engine.runner import Runner, released, versions
 from tacit.ledger.anchors import RUN_ANCHOR
 from tacit.ledger.certificate import ENGINES, Certificate
-from tacit.ledger.file import Ledger, atomic_write, lock_folder, remove_partial
+from tacit.ledger.file import Ledger
 from tacit.ledger.provenance import whose
 from tacit.results.numbers import UNREADABLE, fingerprint
 from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
+from tacit.run.folder import lock_folder
 from tacit.run.plan import STEPS, Planned, built_for, planned, public_plan, refuse_unsuited
 from tacit.types import Array, Key, Method, MethodFor, PyTree, Record, Release, SparseRows, State, is_sparse
 from tacit.wall.border import with_own_checks
@@ -440,7 +441,7 @@ class _Run(NamedTuple):
         self.folder.mkdir(parents=True, exist_ok=True)
         secret_file, secret = self.folder / "secret.key", secret_random.to_bytes(self.secret)
         for name in WRITTEN:
-            remove_partial(self.folder / name)
+            system.remove_partial(self.folder / name)
         if not self.simulation and system.read_own(secret_file) != secret:
             _write(secret_file, secret, mode=0o600)
         if not (self.folder / "run.json").exists():
@@ -524,7 +525,7 @@ class _Run(NamedTuple):
         if self.folder is not None:
             (self.folder / "secret.key").unlink(missing_ok=True)
             (self.folder / "checkpoint.npz").unlink(missing_ok=True)
-            remove_partial(self.folder / "secret.key")
+            system.remove_partial(self.folder / "secret.key")
 
     def finished(self, folder: Path | None) -> bool:
         """Say whether process 0 has the results; the others are then given them too."""
@@ -696,7 +697,7 @@ def drawing(built: Method) -> Callable[[State, Key], dict[str, Array]]:
 def _finished(folder: Path, method: Method) -> Posterior:
     for name in ("secret.key", "secret.key.partial", "checkpoint.npz"):  # left behind by a kill at the very end
         (folder / name).unlink(missing_ok=True)
-    remove_partial(folder / "secret.key")
+    system.remove_partial(folder / "secret.key")
     posterior = Posterior.load(folder / "posterior.npz", method)
     key = jax.random.key(0)
     wanted = jax.eval_shape(lambda key: method.draw(method.init(key), key), key)
@@ -736,4 +737,4 @@ def check_types(data: PrivateData, budget: Budget, key: Key | None = None) -> No
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    atomic_write(path, lambda file: file.write(content), mode)
+    system.atomic_write(path, lambda file: file.write(content), mode)
