@@ -624,9 +624,9 @@ MUTANTS = [
     ),
     Mutant(
         "a certificate holds for whatever numbers lie beside it",
-        "ledger/certificate.py",
-        "        if other:\n            raise CertificateError(\n                f\"The {' and '",
-        "        if False:\n            raise CertificateError(\n                f\"The {' and '",
+        "ledger/verify.py",
+        "    if other:\n        raise CertificateError(\n            f\"The {' and '",
+        "    if False:\n        raise CertificateError(\n            f\"The {' and '",
         ("tests/test_numbers.py::test_a_posterior_with_other_numbers_is_refused",),
     ),
     Mutant(
@@ -652,16 +652,16 @@ MUTANTS = [
     ),
     Mutant(
         "samplers that are said to be exact",
-        "ledger/certificate.py",
-        "        if not 0 < self.slack < self.delta or",
-        "        if not 0 <= self.slack < self.delta or",
+        "ledger/verify.py",
+        "    if not 0 < slack < delta or",
+        "    if not 0 <= slack < delta or",
         (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
     ),
     Mutant(
         "more spent than the budget, and nobody asks why",
-        "ledger/certificate.py",
-        "        if self.epsilon > self.budget.epsilon * (1 + _TOLERANCE) and not repeated:\n",
-        "        if False:\n",
+        "ledger/verify.py",
+        "    if epsilon > certificate.budget.epsilon * (1 + TOLERANCE) and not repeated:\n",
+        "    if False:\n",
         (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
     ),
     Mutant(
@@ -673,8 +673,8 @@ MUTANTS = [
     ),
     Mutant(
         "lines of the ledger that no look explains",
-        "ledger/certificate.py",
-        "(self.ledger_lines > least and not others)",
+        "ledger/verify.py",
+        "(certificate.ledger_lines > least and not others)",
         "False",
         (f"{CERTIFICATE}::test_a_forger_with_a_fitting_digest_cannot_claim_less",),
     ),

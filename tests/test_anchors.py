@@ -22,8 +22,9 @@ from tacit.accounting.mechanism import Budget
 from tacit.ledger import anchors
 from tacit.ledger import lines as ledger
 from tacit.ledger.anchors import RUN_ANCHOR, Anchor
-from tacit.ledger.certificate import Certificate, CertificateError
+from tacit.ledger.certificate import Certificate
 from tacit.ledger.lines import GENESIS, LedgerError, Line, canonical
+from tacit.ledger.record import CertificateError
 from tacit.ledger.storage import Storage
 from tests.test_ledger import charge, steps_on, total
 

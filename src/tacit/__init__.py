@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from tacit.accounting.mechanism import Budget, Mechanism, calibrate
     from tacit.engine.disk import read_columns, write_columns
     from tacit.facts.schema import Schema
-    from tacit.ledger.certificate import Certificate, CertificateError
-    from tacit.ledger.file import BudgetExceeded, Ledger
+    from tacit.ledger.certificate import Certificate
+    from tacit.ledger.contents import BudgetExceeded
+    from tacit.ledger.file import Ledger
+    from tacit.ledger.record import CertificateError
     from tacit.methods.bayes_by_backprop import bayes_by_backprop
     from tacit.methods.belief_net import belief_net
     from tacit.methods.conjugate import conjugate
@@ -93,9 +95,9 @@ __all__ = [
 # they are used. The table says where; the imports above tell it to editors and type checkers.
 _HOME = {
     "Budget": "accounting.mechanism",
-    "BudgetExceeded": "ledger.file",
+    "BudgetExceeded": "ledger.contents",
     "Certificate": "ledger.certificate",
-    "CertificateError": "ledger.certificate",
+    "CertificateError": "ledger.record",
     "Ledger": "ledger.file",
     "Mechanism": "accounting.mechanism",
     "Method": "types",

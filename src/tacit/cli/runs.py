@@ -431,7 +431,7 @@ def _posterior(folder: Path, method: Any = None) -> Any:
     import zipfile
 
     file = existing(folder / DONE)
-    from tacit.ledger.certificate import CertificateError
+    from tacit.ledger.record import CertificateError
     from tacit.results.posterior import Posterior
 
     try:

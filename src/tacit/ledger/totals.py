@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tacit import accounting
@@ -99,17 +100,41 @@ def recipes(charges: Iterable[Charge]) -> tuple[Recipe, ...]:
     return tuple(parts)
 
 
-def spent(charges: Iterable[Charge], delta: float, adjacency: str | None) -> float:
-    """Return the ε that looks have cost together, by the rule of their adjacency.
+def cost_of(runs: Sequence[Recipe], delta: float, adjacency: str) -> float:
+    """Return the ε that recipes cost together, by the rule of their adjacency.
 
     Privacy: public.
     """
-    runs = [run[1:] for run in recipes(charges)]
+    return float(accounting.spent([run[1:] for run in runs], delta, adjacency))
+
+
+def spent(charges: Iterable[Charge], delta: float, adjacency: str | None) -> float:
+    """Return the ε that looks have cost together, the share of δ for the runs' inexact sampling kept apart.
+
+    Privacy: public.
+    """
+    runs = recipes(charges)
     if not runs:
         return 0.0
     assert adjacency is not None  # set by the first look
-    # The rest of δ pays for the runs' inexact sampling, as in calibrate.
-    return float(accounting.spent(runs, delta * (1 - RESERVE), adjacency))
+    return cost_of(runs, delta * (1 - RESERVE), adjacency)
+
+
+def without_slack(delta: float, slack: float) -> float:
+    """Return the δ at which ε is certified: what inexact sampling leaves of it.
+
+    Privacy: public.
+    """
+    # The next float below: the difference itself may round up to more than is left.
+    return math.nextafter(delta - slack, 0.0) if slack else delta
+
+
+def for_all_runs(delta: float, slack: float) -> float:
+    """Return the δ at which ε is stated for all runs: others have a slack too, which the ledger does not know.
+
+    Privacy: public.
+    """
+    return min(without_slack(delta, slack), delta * (1 - RESERVE))
 
 
 def gaps(first: int, stop: int, covered: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

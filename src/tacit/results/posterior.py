@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.ledger.certificate import UNTIED, Certificate
+from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
+from tacit.ledger.record import UNTIED
 from tacit.results.numbers import Saved, fingerprints
 from tacit.results.shown import effects, group_of, moments_of, rows, table
 from tacit.system import atomic_write

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tacit.accounting.explanation import Explanation, percent, point_bound, trade_off, up
-from tacit.ledger.certificate import SIMULATION, Certificate, Table, html_block
+from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
+from tacit.ledger.markup import Table, html_block
+from tacit.ledger.record import SIMULATION
 from tacit.results.calibration import Reliability
 
 if TYPE_CHECKING:
@@ -360,8 +362,8 @@ def _picture(certificate: Certificate) -> str:
     best = _points(zip(*trade_off(certificate.mechanism, certificate.slack), strict=True))
     bound = _points((x, point_bound(float(x), certificate.epsilon, certificate.delta)) for x in np.linspace(0, 1, 201))
     right, base = LEFT + SIZE, TOP + SIZE
-    inside = f"""<polygon class="area" point_estimates="{LEFT},{base} {best} {right},{TOP}"/>
-<polyline class="any" id="any" point_estimates="{bound}"/><polyline class="best" point_estimates="{best}"/>
+    inside = f"""<polygon class="area" points="{LEFT},{base} {best} {right},{TOP}"/>
+<polyline class="any" id="any" points="{bound}"/><polyline class="best" points="{best}"/>
 <text class="tag1" x="{right - 8}" y="{base - 34}" text-anchor="end">this run</text>
 <text class="tag2" id="any-tag" x="{right - 8}" y="{base - 14}" text-anchor="end">any (ε = {up(certificate.epsilon)},
 δ)</text>"""
@@ -414,7 +416,7 @@ def _calibration(calibration: Mapping[str, Reliability]) -> str:
         there = one.share > 0
         points = _points(zip(one.confidence[there], one.accuracy[there], strict=True))
         colour = ("one", "two", "three", "four")[lane % 4]
-        lines.append(f'<polyline class="best" style="stroke:var(--{colour})" point_estimates="{points}"/>')
+        lines.append(f'<polyline class="best" style="stroke:var(--{colour})" points="{points}"/>')
     words = "Reliability: accuracy against confidence. Below the diagonal predictions are too sure."
     picture = _square("".join(lines), "confidence", "accuracy", words, words)
     table = _legend(list(calibration), False) + html_block(Table(head, rows))

@@ -29,9 +29,10 @@ from tacit.engine import outer, shards
 from tacit.engine import random as secret_random
 from tacit.engine.runner import Runner, released, versions
 from tacit.ledger.anchors import RUN_ANCHOR
-from tacit.ledger.certificate import ENGINES, Certificate
+from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
 from tacit.ledger.provenance import whose
+from tacit.ledger.record import ENGINES
 from tacit.results.numbers import UNREADABLE, fingerprint
 from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior, named, write_npz
 from tacit.run.folder import lock_folder
