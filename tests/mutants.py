@@ -335,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         "a user's seed makes the noise, and the certificate does not say so",
-        "run/fit.py",
+        "run/folder.py",
         "            return cls(folder, uuid.uuid4().hex, key, secret, simulate is not None)\n",
         "            return cls(folder, uuid.uuid4().hex, key, secret, False)\n",
         (f"{FIT}::test_a_fresh_run_has_fresh_noise_and_a_simulation_says_so",),
@@ -481,7 +481,7 @@ MUTANTS = [
     ),
     Mutant(
         "a changed checkpoint is gone on from under the old key",
-        "run/fit.py",
+        "run/folder.py",
         "            replays, origin = seal == runner.seal(sealed), hashlib.sha256(sealed).digest()\n",
         "            replays, origin = True, hashlib.sha256(sealed).digest()\n",
         (
@@ -547,7 +547,7 @@ MUTANTS = [
     ),
     Mutant(
         "the secret stays when the run has ended",
-        "run/fit.py",
+        "run/folder.py",
         '            (self.folder / "secret.key").unlink(missing_ok=True)\n            (self.folder',
         "            (self.folder",
         (f"{FAULTS}::test_no_look_is_lost_or_free[SIGKILL-in the middle]",),
@@ -972,7 +972,7 @@ MUTANTS = [
     ),
     Mutant(
         "a checkpoint's fingerprints are not sealed",
-        "run/fit.py",
+        "run/folder.py",
         "    return repr((done, chain)).encode()",
         "    return repr(done).encode()",
         (f"{FIT}::test_anything_changed_is_charged_again_under_new_noise[chain-7]",),

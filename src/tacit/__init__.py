@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from tacit.models.formula import formula
     from tacit.results.effects import comparisons, predictions, slopes
     from tacit.results.posterior import Posterior
+    from tacit.run.ask import ask
     from tacit.run.audit import audit
     from tacit.run.auto import auto
     from tacit.run.ep import ep
-    from tacit.run.fit import ask, fit, fit_public
+    from tacit.run.fit import fit
+    from tacit.run.public import fit_public
     from tacit.run.rehearse import rehearse
     from tacit.run.select import select
     from tacit.types import Method, MethodFor, Plan
@@ -106,7 +108,7 @@ _HOME = {
     "Posterior": "results.posterior",
     "PrivateData": "wall.data",
     "Schema": "facts.schema",
-    "ask": "run.fit",
+    "ask": "run.ask",
     "audit": "run.audit",
     "auto": "run.auto",
     "bayes_by_backprop": "methods.bayes_by_backprop",
@@ -118,7 +120,7 @@ _HOME = {
     "ep": "run.ep",
     "explain": "accounting.explanation",
     "fit": "run.fit",
-    "fit_public": "run.fit",
+    "fit_public": "run.public",
     "formula": "models.formula",
     "glm": "methods.glm",
     "lda": "methods.lda",
@@ -153,7 +155,7 @@ _MODULES = {
 }
 """Modules that users reach by a short name, as in ``tacit.plots.plot_forest``."""
 _DEPRECATED = {
-    "Answer": ("run.fit", "Answer"),
+    "Answer": ("run.ask", "Answer"),
     "Formula": ("models.formula", "Formula"),
     "Rehearsal": ("run.rehearse", "Rehearsal"),
     "Release": ("types", "Release"),

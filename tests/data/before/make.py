@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,15 +72,13 @@ def cut_off(folder: Path) -> None:
         checkpoint(self, state, done, door)
 
     run.checkpoint = dies
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         tacit.fit(tacit.vi(model), sealed(), budget(1.0), run_dir=folder, **VI)
-    except KeyboardInterrupt:
-        pass
     run.checkpoint = checkpoint
 
 
 def capped(folder: Path) -> None:
-    """A ledger with a cap, on which are two questions, a fit and a refusal; and a certificate of the second question."""
+    """A ledger with a cap, two questions, a fit and a refusal on it; and the certificate of the second question."""
     folder.mkdir()
     data = sealed(tacit.Ledger(folder / "ledger.jsonl", cap=tacit.Budget(4.0, 1e-5, unit="patient")))
     tacit.ask(data, count, budget(0.5), clip=1.0)
