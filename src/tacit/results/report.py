@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -89,19 +89,22 @@ def write_report(
     return path
 
 
+class Shown(TypedDict, total=False):
+    """What a report may show beside posteriors; see ``write_report``."""
+
+    predictions: Mapping[str, Any] | Effects | None
+    calibration: Mapping[str, Reliability] | None
+    ledger: Ledger | None
+
+
 def report(
-    title: str,
-    posteriors: Mapping[str, Posterior],
-    truth: Mapping[str, Any] | None = None,
-    *,
-    predictions: Mapping[str, Any] | Effects | None = None,
-    calibration: Mapping[str, Reliability] | None = None,
-    ledger: Ledger | None = None,
+    title: str, posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None = None, **shown: Unpack[Shown]
 ) -> str:
     """Return the page that ``write_report`` writes.
 
     Privacy: post-processing.
     """
+    predictions, calibration = shown.get("predictions"), shown.get("calibration")
     first = next(iter(posteriors.values()))
     certificate = first.certificate
     explanation = None if certificate is None else certificate.explain()
@@ -113,7 +116,7 @@ def report(
         sections.append(("calibration", "Calibration", _calibration(calibration)))
     if certificate is not None and explanation is not None:
         sections.append(("promise", "What an attacker can gain", _promise(certificate, explanation)))
-        sections += _from_certificate(certificate, explanation, ledger)
+        sections += _from_certificate(certificate, explanation, shown.get("ledger"))
     warnings = [*([first.warning] if first.warning else [])]
     warnings += [] if certificate is None else [*certificate.notes, *certificate.caveats]
     body = [f'<section id="{name}">\n<h2>{words}</h2>\n{inside}\n</section>' for name, words, inside in sections]
