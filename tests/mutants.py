@@ -839,7 +839,7 @@ MUTANTS = [
     Mutant(
         "a primitive is trusted by its name",
         "engine/independence.py",
-        "        if equation.primitive not in TRUSTED:  # a name alone can be anyone's\n            return _unknown\n",
+        "        if equation.primitive not in TRUSTED:  # a name alone can be anyone's\n            return unknown\n",
         "",
         ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
@@ -857,16 +857,14 @@ MUTANTS = [
     ),
     Mutant(
         "what has no rule counts as apart",
-        "engine/independence.py",
-        "def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:\n"
-        "    return [MIXED] * len(equation.outvars)\n",
-        "def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:\n"
-        "    return [_join_all(inputs)] * len(equation.outvars)\n",
+        "engine/rules.py",
+        '    """Prove nothing."""\n    return [MIXED] * len(equation.outvars)\n',
+        '    """Prove nothing."""\n    return [join_all(inputs)] * len(equation.outvars)\n',
         ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
     Mutant(
         "draws that see the batch are trusted",
-        "engine/independence.py",
+        "engine/rules.py",
         'TRUSTED_KEYS = ("fry", "chacha20")\n',
         'TRUSTED_KEYS = ("",)\n',
         ("tests/engine/test_independence.py::test_an_rbg_key_becomes_one_whose_draws_do_not_see_the_batch",),
