@@ -831,7 +831,7 @@ MUTANTS = [
     ),
     Mutant(
         "files may change while steps are taken",
-        "engine/disk.py",
+        "engine/fetch.py",
         "        # Before anything leaves: what was read is what was hashed.\n        self.stored.unchanged()\n",
         "",
         ("tests/privacy/test_border.py::test_a_file_that_changes_while_steps_are_taken_releases_nothing",),

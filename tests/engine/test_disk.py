@@ -16,7 +16,7 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import disk
+from tacit.engine import disk, fetch, files
 from tacit.engine import runner as engine
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
@@ -89,12 +89,12 @@ def test_on_disk_and_in_memory_give_the_same_bits(
 ) -> None:
     """Same key, same subsets, noise and sums: three segments of groups of 64 steps, whatever way rows are read."""
     monkeypatch.setattr(disk, "MAPPED", 1 << 30 if way == "mapped" else 0)
-    monkeypatch.setattr(disk, "COLD", 1.0 if way == "mapped" else 0.0)
-    monkeypatch.setattr(disk, "FAR", 1 << 18 if way == "windows" else 0)
-    monkeypatch.setattr(disk, "WINDOW", 4096)
+    monkeypatch.setattr(fetch, "COLD", 1.0 if way == "mapped" else 0.0)
+    monkeypatch.setattr(files, "FAR", 1 << 18 if way == "windows" else 0)
+    monkeypatch.setattr(files, "WINDOW", 4096)
     looked = []
-    by_windows = disk.File._gather_by_windows
-    monkeypatch.setattr(disk.File, "_gather_by_windows", lambda *given: (looked.append(1), by_windows(*given)))
+    by_windows = files.File._gather_by_windows
+    monkeypatch.setattr(files.File, "_gather_by_windows", lambda *given: (looked.append(1), by_windows(*given)))
     stored = tacit.read_columns(folder)
     assert stored._records.files[0].stays == (way == "mapped")
     assert "sealed" in repr(stored)
@@ -115,7 +115,7 @@ def test_records_are_found_wherever_they_stand_and_memory_is_let_go(
     count = 300_000  # more than sixteen bits tell apart
     values = np.arange(20 * count, dtype=np.int32).reshape(count, 20)
     np.save(tmp_path / "x.npy", values)
-    monkeypatch.setattr(disk, "WINDOW", 1 << 20)
+    monkeypatch.setattr(files, "WINDOW", 1 << 20)
     file = tacit.read_columns(tmp_path, mapped=0)._records.files[0]
     assert not file.stays
     random = np.random.default_rng(0)
@@ -198,7 +198,7 @@ def test_a_step_in_parts_is_the_step(
     memory = open_runner(products(), tacit.PrivateData(table(), SCHEMA), mechanism)
     assert memory._step.factoring is not None
     assert memory._step.tail
-    monkeypatch.setattr(disk, "HANDED_AT_ONCE", memory._step.chunk * 20)
+    monkeypatch.setattr(fetch, "HANDED_AT_ONCE", memory._step.chunk * 20)
     parts = open_runner(products(), tacit.read_columns(folder), mechanism)
     assert parts._fetch.parted
     assert parts._fetch.width < memory._step.width
@@ -269,7 +269,7 @@ def test_the_ledger_is_charged_before_a_record_is_fetched(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(disk.File, "gather", stop)
+    monkeypatch.setattr(files.File, "gather", stop)
     with pytest.raises(KeyboardInterrupt):
         runner.advance(jnp.zeros(3), 0, 2)
     assert [(charge.first, charge.stop) for charge in ledger.charges] == [(0, 2)]
@@ -329,7 +329,7 @@ def test_own_npy_files_without_a_schema(tmp_path: Path, open_runner: Callable[..
 
 
 def test_needs_are_checked_in_every_block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "BLOCK", 64)
+    monkeypatch.setattr(files, "BLOCK", 64)
     stored = tacit.read_columns(folder)._records
     seen = np.concatenate([np.asarray(block["x"]) for block in stored.blocks()])
     whole = np.asarray(tacit.PrivateData(table(), SCHEMA)._records["x"])

@@ -26,7 +26,7 @@ import pytest
 import tacit
 from tacit import system
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import alias, disk, random, shards
+from tacit.engine import alias, disk, files, random, shards
 from tacit.engine import runner as engine
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
@@ -256,7 +256,7 @@ def in_memory(patch: Patch) -> Any:
 
 
 def on_disk(patch: Patch) -> Any:
-    stored = object.__new__(disk.Stored)
+    stored = object.__new__(files.Stored)
     object.__setattr__(stored, "digest", b"of every byte")
     return stored
 

@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Int32
 
 from tacit import system
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import alias, clip, disk, independence, lattice, outer, random, rewrite, sample, shards
+from tacit.engine import alias, clip, fetch, files, independence, lattice, outer, random, rewrite, sample, shards
 from tacit.ledger.file import Charge, Ledger
 from tacit.types import Key, Method, PyTree, Record, Release, State, is_sparse
 from tacit.wall import trace
@@ -113,12 +113,12 @@ class Runner:
         refuse_unfit(method, data, ledgers)
         step = _Step(method, data, mechanism, state, key)
         lowered: Any = None
-        self._fetch: disk.Fetch | None = None
+        self._fetch: fetch.Fetch | None = None
         self._shards = data._records if isinstance(data._records, shards.Shards) else None
         if self._shards:
             lowered, text = self._shards.lower(step, state, key)
-        elif isinstance(data._records, disk.Stored):
-            self._fetch = disk.Fetch(step, data._records, state, secret, key)
+        elif isinstance(data._records, files.Stored):
+            self._fetch = fetch.Fetch(step, data._records, state, secret, key)
             text = self._fetch.text
         else:
             take = jax.jit(step.take, donate_argnums=0)
@@ -843,7 +843,7 @@ def _tag(secret: Key, key: Key, records: PyTree, program: str, origin: bytes) ->
     surroundings = [program, versions(), machine, origin]
     digest.update(repr(surroundings).encode())
     digest.update(np.asarray(jax.random.key_data(key)).tobytes())
-    if isinstance(records, disk.Stored):
+    if isinstance(records, files.Stored):
         digest.update(records.digest)
         return digest.hexdigest()
     if isinstance(records, shards.Shards):
