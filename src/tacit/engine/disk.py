@@ -14,6 +14,7 @@ from tacit.engine.files import BLOCK, Stored, opened
 from tacit.facts.files import import_arrow, none_on_error
 from tacit.facts.schema import Schema
 from tacit.ledger.file import partial_of, remove_partial
+from tacit.wall.data import PrivateData, _columns, _with_schema
 
 MAPPED = 1 << 30
 """Files up to this size stay mapped into memory: records are found some twenty times as fast. Of larger ones what was
@@ -88,8 +89,6 @@ def read_columns(
         Files up to so many bytes stay mapped into memory, by default 1 GB. It is faster, and what was looked at counts
         as resident until the system wants the memory back. Of larger ones it is let go of after each group of steps.
     """
-    from tacit.wall.data import PrivateData
-
     folder = Path(folder)
     paths = sorted(folder.glob("*.npy"))
     if not paths:
@@ -106,8 +105,6 @@ def read_columns(
 
 
 def _convert(source: Any, schema: Schema, partial: Path) -> None:
-    from tacit.wall.data import _columns, _with_schema
-
     dtype = np.dtype([(name, column.dtype, column.shape) for name, column in schema.columns.items()])
     count = 0
     with os.fdopen(system.create(partial, 0o600), "wb") as out:

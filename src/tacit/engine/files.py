@@ -167,17 +167,6 @@ class Stored(Storage):
             system.expect_random_access(file.descriptor, None if file.stays else file.memory)
             weakref.finalize(self, os.close, file.descriptor)
 
-    # What `_facts` compares.
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of records."""
-        return (self.count,)
-
-    @property
-    def dtype(self) -> str:
-        """The columns in words."""
-        return repr([(field.name, field.dtype.str, field.shape) for field in self.fields])
-
     @property
     def stride(self) -> int:
         """How many bytes a record has in all files."""
