@@ -27,7 +27,7 @@ import tacit
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import random
 from tacit.engine import runner as engine
-from tacit.engine.runner import _Step
+from tacit.engine.step import Step
 from tacit.ledger.file import Ledger
 from tacit.types import Method, Requirement, SparseRows, State, is_sparse
 from tacit.wall import clip, keys, streams
@@ -63,7 +63,7 @@ class Engine:
     """The fast engine as a `Summation` with noise: its integers before they become a release."""
 
     def __init__(self, program: Program, data: PrivateData, dimension: int) -> None:
-        class Recorded(_Step):
+        class Recorded(Step):
             def finish(self, state: State, totals: Any, key: Any) -> State:
                 narrow = [total.high is None for total in totals]
                 highs = [t.low >> 16 if one else t.high for t, one in zip(totals, narrow, strict=True)]
@@ -82,18 +82,18 @@ class Engine:
         method = program.method._replace(
             init=lambda key: {"inner": program.method.init(key), **self.empty}, contribute=contribute, update=update
         )
-        honest, engine._Step = engine._Step, Recorded  # type: ignore[misc]
+        honest, engine.Step = engine.Step, Recorded  # type: ignore[misc]
         try:
             self.runner = engine.Runner(
                 method, data, program.mechanism, secret=random.fixed(0), key=jax.random.key(7), ledgers=[Ledger()],
                 run="test", kind="fit", title="test", simulation=True,
             )  # fmt: skip
         finally:
-            engine._Step = honest  # type: ignore[misc]
+            engine.Step = honest  # type: ignore[misc]
 
     @property
     def step(self) -> Any:
-        return self.runner._step if hasattr(self.runner, "_step") else self.runner._fetch.step
+        return self.runner._step
 
     def noisy(self, state: State, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the noisy integers of a step, in the order in which they are summed, and the release."""
@@ -103,11 +103,13 @@ class Engine:
     def leaves(self, integers: np.ndarray) -> list[np.ndarray]:
         """Part integers into those of each leaf of a contribution."""
         step = self.step
-        blocks = np.split(integers, np.cumsum(step.blocks)[:-1])
-        plain, products, tables = step._kinds(blocks)
+        blocks = np.split(integers, np.cumsum(step.blocks.sizes)[:-1])
+        plain, products, tables = step.blocks.kinds(blocks)
         first, products, tables = 0, iter(products), iter(tables)
         found = []
-        for leaf, product in zip(jax.tree.leaves(step.shape, is_leaf=is_sparse), step.outers, strict=True):
+        for leaf, product in zip(
+            jax.tree.leaves(step.contributions.shape, is_leaf=is_sparse), step.contributions.outers, strict=True
+        ):
             if is_sparse(leaf):
                 found.append(next(tables))
             elif product:
@@ -245,7 +247,7 @@ def compared(program: Program, cases: int, folder: Path, first: int = 0) -> Iter
     key, stand_in = jax.random.key(7), data._stand_in
     shape = jax.eval_shape(method.contribution, jnp.ones(program.width), stand_in, key, random.fixed(0))
     engine = Engine(program, data, Layout.of(shape, program.mechanism.weights).dimension)
-    factoring = engine.step.factoring
+    factoring = engine.step.contributions.factoring
     share = None if factoring is None else factoring.shrink(engine.step.radius)
 
     def record(place: int) -> Any:
@@ -290,7 +292,7 @@ def outcome(
         ]
     )
     same = bool(np.allclose(full, expected, rtol=1e-5, atol=1e-30))
-    if engine.step.factoring is None:
+    if engine.step.contributions.factoring is None:
         away = [np.abs(a - b) for a, b in zip(found, reference.total(state, secret, step), strict=True)]
         distance = float(max(one.max() for one in away))
         if distance == 0:
@@ -355,7 +357,7 @@ def allowed(step: Any, count: int) -> float:
     norms and half a fine unit, each record beyond the chunks by half a fine unit, the total by half a unit, each
     record's plain numbers by half a unit; and a record's numbers before rounding by the roundings of a norm.
     """
-    made, u = step.factoring, clip.UNIT_ROUNDOFF
+    made, u = step.contributions.factoring, clip.UNIT_ROUNDOFF
     products = sum(rows * columns for rows, columns in made.pairs)
     chunks = math.ceil(count / made.chunk) if count else 0
     sums = chunks * math.ceil(made.chunk / made.block) + max(0, count - made.chunks * made.chunk)

@@ -6,7 +6,6 @@ import functools
 import math
 from dataclasses import dataclass
 
-
 import jax
 
 from tacit.accounting.mechanism import Mechanism
