@@ -253,7 +253,7 @@ def test_records_one_at_a_time_give_the_same_factors(monkeypatch: pytest.MonkeyP
 
 @recognising
 def test_batches_of_one_and_own_keys_are_taken_apart_too() -> None:
-    assert step_of(network(batch_of_one=True)).factoring is not None
+    assert step_of(network(batch_of_one=True)).contributions.factoring is not None
     noisy = network()._replace(
         contribute=lambda state, record, key, record_key: jax.grad(dense(jax.nn.relu))(
             state, record + 0.1 * jax.random.normal(record_key, (P,))

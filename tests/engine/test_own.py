@@ -190,7 +190,7 @@ def test_a_method_with_own_keys_goes_through_the_same_checks(open_runner: Callab
 @pytest.mark.usefixtures("quick_compiler")
 def test_without_own_keys_nothing_is_drawn_for_them() -> None:
     plain = drawn()._replace(contribute=lambda state, record, key: record, per_record_key=False)
-    assert step_of(plain).record_keys(random.fixed(1), jnp.arange(3)) is None
+    assert step_of(plain).draws.record_keys(random.fixed(1), jnp.arange(3)) is None
     assert Method(*[None] * 4).per_record_key is False  # type: ignore[arg-type]
     # The program has no third family of keys: one split more is one cipher more.
     ciphers = {}

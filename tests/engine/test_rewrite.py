@@ -227,7 +227,7 @@ def test_every_kind_of_leaf_in_one_step(clip: float, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rewrite, "rewritten", lambda contribution: contribution)
     monkeypatch.setattr("tacit.engine.outer.find", lambda *arguments, thin: [None] * 7)
     whole = step()
-    assert not whole.sparse
+    assert not whole.contributions.sparse
     assert whole.contributions.factoring is None
     wanted = whole.release(sums(whole, given)).total
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):

@@ -263,7 +263,7 @@ def test_shapes_of_a_release_and_of_a_step() -> None:
     assert {name: leaf.shape for name, leaf in release.noise_std.items()} == {"a": (), "rows": (), "z": ()}
     # Rounding is that of the numbers a record gives, noise that of the numbers released.
     assert (step.contributions.layout.length, step.dimension) == (3 + LINES * WIDTH, 3 + COUNT * WIDTH)
-    assert {step_of(sparse(), count).chunk for count in (0, 1, 19, 200)} == {step.sizes.chunk}
+    assert {step_of(sparse(), count).sizes.chunk for count in (0, 1, 19, 200)} == {step.sizes.chunk}
     weighted = step_of(sparse(), 5, Mechanism(0.5, 2.0, 1.0, 4, weights=(1.0, 4.0, 1.0)))
     assert float(weighted.release(weighted.blocks.zero()).noise_std["rows"]) == pytest.approx(0.5, rel=1e-4)
 
