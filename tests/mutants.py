@@ -341,7 +341,8 @@ MUTANTS = [
     Mutant(
         "the ledger's line after the look",
         WALL,
-        "        for ledger in self._ledgers:\n            ledger.charge(charge)\n        self._programs.charged(first)\n",
+        "        for ledger in self._ledgers:\n            ledger.charge(charge)\n"
+        "        self._programs.charged(first)\n",
         "        state = self._advance(state, first, stop)\n        for ledger in self._ledgers:\n"
         "            ledger.charge(charge)\n        return state\n",
         ("tests/engine/test_step.py::test_the_ledger_is_charged_before_words_are_drawn",),

@@ -41,6 +41,7 @@ EACH = 10
 PROGRAMS = 20
 """Programs that are tried with every commit."""
 STEPS = 40
+"""Steps of the shortest runs: one is drawn at a time. Of longer ones several are."""
 CONTRIBUTION_ROUNDINGS = 8
 """Roundings of the numbers of a contribution itself that two compiled programs may do in other ways."""
 FUNCTIONS: list[Callable[[Any], Any]] = [lambda x: x, jnp.tanh, jnp.abs, lambda x: jnp.sin(3 * x), lambda x: x * x]
@@ -169,13 +170,13 @@ def program_of(number: int) -> Program:
     rate = 1.0 if number % 4 == 1 else float(rng.uniform(0.05, 0.95))
     size = max(1, int(count * rng.uniform(0.8, 1.3))) if rng.random() < 0.5 else None
     stored, most, clip = number % 10 == 5 and count > 0, 3 if number % 10 == 7 else 1, 2.0 ** rng.uniform(-3, 4)
-    sigma, weighted = float(2.0 ** rng.uniform(-0.5, 4)), bool(rng.random() < 0.5)
+    sigma, weighted = float(2.0 ** rng.uniform(-4, 4)), bool(rng.random() < 0.5)
     if number % 10 == 4:  # a regression's gradient, whose sum is a thin product
         kinds, count, rate, size = ["wide", "number"], 300, 0.5, 300
     if number % 20 == 9:  # words of AES, in several parts
         kinds, count, most, sigma = ["long"], 3, 1, 4.0
     if number % 20 == 10:  # sums beyond what float32 holds
-        kinds, count, rate, sigma, clip = ["aligned"], 400, 1.0, 0.7, 4.0
+        kinds, count, rate, sigma, clip = ["aligned"], 400, 1.0, 0.3, 2.1
         weighted = False
     if number % 20 == 13:  # four chunks of 160, beyond the public number of them, and a full last one of 120
         kinds, count, rate, size = ["outer"], 760, 1.0, 280
@@ -197,7 +198,7 @@ def program_of(number: int) -> Program:
         requirements=needs,
     )
     weights = tuple(float(w) for w in rng.uniform(0.2, 3, len(kinds))) if weighted else None
-    steps = 10**5 if number % 20 == 13 else STEPS
+    steps = {9: STEPS, 13: 10**5}.get(number % 20, int(rng.choice([STEPS, 10 * STEPS, 100 * STEPS])))
     adjacency = "replace-one" if number % 5 == 2 else "add-remove"
     mechanism = Mechanism(rate, float(clip), sigma, steps, adjacency, weights)
     name = f"{number}: {'+'.join(map(str, kinds))}, {count} records, rate {rate:.2g}, {'disk' if stored else 'memory'}"
@@ -261,7 +262,7 @@ def compared(program: Program, cases: int, folder: Path, first: int = 0) -> Iter
         if case and not program.stored and case % 2 == 0:
             data, held = sealed(program, records_of(program, rng), rng, folder)
             engine.runner = engine.runner.rehearse(data, random.fixed(0), key)
-        secret, step = random.fixed(int(rng.integers(0, 2**31))), int(rng.integers(0, STEPS))
+        secret, step = random.fixed(int(rng.integers(0, 2**31))), int(rng.integers(0, program.mechanism.steps))
         state = jnp.asarray(rng.integers(-24, 25, program.width) / 16, jnp.float32)
         engine.runner.rekey(secret)
         digest = hashlib.sha256(repr((program.name, step, state.tolist())).encode() + random.to_bytes(secret))
