@@ -203,6 +203,8 @@ def vi(
             points,
             per_record_key=bool(reading.local),
             min_steps=CURVATURE_EVERY if laplace else 1,
+            validated="papers/coverage" if laplace else "",
+            noiseless=_noiseless if laplace else None,
             suggests=Suggestions(clip=clip),
             model=reading.known(),
         )
@@ -315,6 +317,13 @@ def _variance(old: Array, new: Array, share: Array) -> Array:
 
 def is_curvature_step(state: VIState) -> Array:
     return state.step % CURVATURE_EVERY == CURVATURE_EVERY - 1
+
+
+def _noiseless(state: VIState) -> VIState:
+    """Return the state of a Laplace guide as if nothing had hidden what was released."""
+    assert isinstance(state.path, Path)
+    nothing = {name: jnp.zeros_like(getattr(state.path, name)) for name in ("score_variance", "curvature_variance")}
+    return state._replace(path=state.path._replace(**nothing))
 
 
 def _perturbed_average(state: VIState, key: Key) -> Values:
