@@ -99,7 +99,7 @@ def plot(posterior: tacit.Posterior, reference: tacit.Posterior) -> None:
         places, error = np.arange(STATES) + shift, (mean - low, high - mean)
         ax.errorbar(places, mean, yerr=error, fmt=".", ms=4, lw=1, color=paint, label=title)
     ax.set(xlabel="state, by its Republican share in earlier elections", ylabel="effect (log odds)")
-    ax.set_title("State effects: mean and central 90% of the draws, not validated as intervals", loc="left", fontsize="medium")
+    ax.set_title("State effects: mean and central 90% of the draws (not validated)", loc="left", fontsize="medium")
     ax.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)

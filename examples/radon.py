@@ -106,7 +106,7 @@ def plot(posterior: tacit.Posterior, reference: tacit.Posterior, sizes: np.ndarr
         ax.errorbar(places, mean, yerr=error, fmt=".", ms=4, lw=1, color=paint, label=title)
     ax.set_xlabel(f"every fifth county, from {sizes.max()} homes (left) to one (right)")
     ax.set_ylabel("log radon in the basement")
-    ax.set_title("County effects: mean and central 90% of the draws, not validated as intervals", loc="left", fontsize="medium")
+    ax.set_title("County effects: mean and central 90% of the draws (not validated)", loc="left", fontsize="medium")
     ax.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
