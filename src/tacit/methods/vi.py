@@ -221,9 +221,10 @@ class _Laplace:
         flat = jax.eval_shape(lambda params: ravel_pytree(self._centre(params))[0], params)
         self.size = flat.shape[0]
         self.clip = getattr(reading.known().source, "clip", reading.clip or 2 * math.sqrt(self.size))
-        # The information is the scores' variance, and no score is longer than the clip.
+        # The information of a record is its score's variance, and no score is longer than the clip.
         clip = self.clip if plan.clip is None or isinstance(plan.clip, str) else plan.clip
-        self.usual = None if plan.size is None else plan.size * plan.max_records * clip**2 / self.size
+        information = min(clip**2, getattr(reading.known().source, "information", math.inf))
+        self.usual = None if plan.size is None else plan.size * plan.max_records * information / self.size
         self.rows, self.columns = np.triu_indices(self.size)
         # Off the diagonal twice in the matrix, hence sqrt(2): the norm is that of the whole matrix. For columns of unit
         # size it grows like d, a score's like sqrt(d): divided by sqrt(d) both suit one clip.

@@ -130,10 +130,11 @@ class _Design:
     def __init__(self, model: Formula) -> None:
         frame = scattered(model.schema)
         x = (np.asarray(model.design(frame), float) - model.centre) / model.scale
-        terms = {term.name: len(term.labels) for term in model.terms}
-        widths = [bare(model.priors[name]).variance * np.ones(count) for name, count in terms.items()]
-        variances = np.concatenate([np.ravel(np.asarray(one))[:count] for one, count in zip(widths, terms.values())])
-        variances = variances * model.scale**2
+        given = [np.ravel(np.asarray(bare(model.priors[term.name]).variance)) for term in model.terms]
+        shapes = [len(term.labels) for term in model.terms]
+        variances = np.concatenate(
+            [np.resize(one, count) for one, count in zip(given, shapes, strict=True)]
+        ) * np.square(model.scale)
         self.labels = list(model.names)
         self.fixed = len(self.labels) + sum(len(term.groups) - 1 for term in model.group_terms)
         for term in model.group_terms:
