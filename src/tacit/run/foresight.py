@@ -4,7 +4,8 @@
     S = (clip * noise multiplier)^2 * 4 / (3 T rate^2)     noise in the average of T scores, later ones weighing more
     contraction = 1 - diag((P + H (H + S)^-1 H)^-1) / prior variance
 
-``glm`` adds its noise to whitened scores, so that S is s^2 F there. Real columns are seldom as spread out as their
+``glm`` adds its noise to whitened scores, so that S is s^2 F there, and believes in a curvature as far as it stands out
+of its own noise, by the factor `ENOUGH`. Real columns are seldom as spread out as their
 bounds, and outcomes seldom as even as the prior's middle, so that the contraction of a fit is mostly less. What is
 foreseen to stay at its prior will.
 """
@@ -24,11 +25,14 @@ from tacit.methods.vi import CURVATURE_EVERY
 from tacit.models.formula import Formula
 from tacit.models.priors import bare
 from tacit.results.learnt import HALF
+from tacit.run.auto import ENOUGH
 
 NOTHING = 0.1
 """Where no coefficient is foreseen to contract by more, a fit is refused."""
 NAMED = 6
 """A warning names so many coefficients."""
+ODDS = 0.17
+"""The information of an outcome where the predictor's deviation is 1.5."""
 NOISE_STD = 0.5
 """What the noise of a number is taken to be, in units of the response."""
 FARTHEST = 1e12
@@ -149,18 +153,20 @@ class _Design:
 
     def contraction(self, size: float, mechanism: Mechanism, method: str) -> np.ndarray:
         """Return the contraction of each column's coefficient."""
-        curvature = size * self.usual * self.moments
         noise = mechanism.clip * mechanism.noise_multiplier / mechanism.rate
         if method == "glm":
             early = max(1, round(glm.MOMENTS * mechanism.steps))
             late = mechanism.steps - early - max(1, round(glm.SETTLE * mechanism.steps) - 1)
             share = 1 - glm.CURVATURE - glm.TRACE
             unit = glm.REACH * math.sqrt(self.fixed * self.usual / share)
-            gained = curvature / (1 + (noise * unit) ** 2 * 4 / (3 * late) / (size * self.usual))
+            of_curvature = glm.LEVER * self.fixed * self.usual / math.sqrt(glm.CURVATURE)
+            hidden = ENOUGH * noise * of_curvature * math.sqrt(self.fixed / late) / (size * self.usual)
+            known = size * self.usual / (1 + hidden**2)
+            gained = self.moments * known**2 / (known + (noise * unit) ** 2 * 4 / (3 * late))
         else:
             late = mechanism.steps * (1 - 1 / CURVATURE_EVERY)
             variance = noise**2 * 4 / (3 * late)
-            values, vectors = np.linalg.eigh(curvature)
+            values, vectors = np.linalg.eigh(size * self.usual * self.moments)
             values = np.maximum(values, 0)
             gained = (vectors * (values**2 / (values + variance + 1e-30))) @ vectors.T
         roots = np.sqrt(self.variances)
@@ -172,7 +178,7 @@ def _information(model: Formula) -> float:
     """Return the information of one outcome about its predictor, in units of the response, at the prior's middle."""
     where = float(np.ravel(np.asarray(bare(model.priors["Intercept"]).mean))[0]) if "Intercept" in model.priors else 0.0
     mean = math.exp(min(where, 15.0)) if model.family in ("poisson", "negative_binomial") else 1.0
-    odds = {"bernoulli": 0.25, "binomial": 0.25, "ordinal": 0.25, "categorical": 0.25}
+    odds = dict.fromkeys(("bernoulli", "binomial", "ordinal", "categorical"), ODDS)
     counts = {"poisson": mean, "negative_binomial": mean / (1 + mean), "gamma": 1.0}
     return {**odds, **counts}.get(model.family, 1 / NOISE_STD**2)
 
@@ -182,6 +188,7 @@ def foreseen(model: object, title: str, size: int | None, mechanism: Mechanism, 
 
     Privacy: public.
     """
-    if not isinstance(model, Formula) or size is None or title not in ("glm", "vi"):
+    known = isinstance(model, Formula) and model.family != "categorical" and title in ("glm", "vi")
+    if not known or size is None:
         return None
     return foresee(model, size, budget, replace(mechanism), title)
