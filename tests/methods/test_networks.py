@@ -168,7 +168,7 @@ def test_only_the_missing_noise_is_added() -> None:
 def test_sgld_remembers_the_last_places_and_averages_what_is_watched() -> None:
     inputs = {"x": np.zeros((2, 1), np.float32)}
     method = tacit.sgld(constant(), step_size=1e-3, keep=2, thin=2, burn_in=4, watch=inputs)(Plan(RECORD, COUNT))
-    assert method.least == 5, "before that there is one place only, and it is the last of the burn-in"
+    assert method.min_steps == 5, "before that there is one place only, and it is the last of the burn-in"
     state = method.init(KEY)
     places = []
     for step in range(10):
