@@ -27,7 +27,7 @@ from tacit.ledger.file import Ledger
 from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.vi import vi
-from tacit.run.fit import fit_public
+from tacit.run.public import fit_public
 from tacit.types import Method, MethodFor, Plan, PyTree, Release
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise

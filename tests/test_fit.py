@@ -22,6 +22,7 @@ import pytest
 import tacit
 from tacit.engine import random as secret_random
 from tacit.ledger.file import Ledger, LedgerError
+from tacit.run.folder import Facts, Run
 from tacit.types import MethodFor, Plan, Suggestions
 from tests.conftest import quick_flags
 
@@ -484,7 +485,7 @@ def test_an_epsilon_that_leaves_no_room_for_slack_is_refused_before_a_look():
 
 
 def test_a_run_does_not_show_its_secret():
-    run = sys.modules["tacit.run.fit"]._Run.begin(None, tacit.Mechanism(1.0, 1.0, 1.0, 1), BUDGET, None, None)
+    run = Run.begin(None, Facts(tacit.Mechanism(1.0, 1.0, 1.0, 1), BUDGET), None)
     assert repr(run) == f"<run {run.name}>"
 
 

@@ -20,7 +20,10 @@ METHODS_MAY_IMPORT = {
         # What several methods share; methods themselves do not import one another.
         *(
             f"tacit.methods.{name}"
-            for name in ("conjugate", "families", "gaussians", "networks", "running", "sites", "sparsity")
+            for name in (
+                *("conjugate", "curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
+                *("running", "sites", "sparsity"),
+            )
         ),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),

@@ -19,7 +19,7 @@ from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, p
 from tacit.methods.running import Running
 from tacit.methods.sep import SEPState, sep
 from tacit.methods.sites import Site
-from tacit.run.fit import fit_public
+from tacit.run.public import fit_public
 from tacit.types import Method, Plan, Release
 
 KEY = jax.random.key(0)

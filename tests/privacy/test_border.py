@@ -30,13 +30,13 @@ from tacit.engine import alias, disk, random, shards
 from tacit.engine import runner as engine
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
+from tacit.run.folder import Run
 from tacit.types import Method, Requirement
 from tacit.wall import border
 from tacit.wall.data import PrivateData
 from tests.conftest import with_constants_as_arguments
 
 KEY = jax.random.key(0)
-fitting = importlib.import_module("tacit.run.fit")
 STEPS = 4
 MECHANISM = Mechanism(rate=1.0, clip=1.0, noise_multiplier=3.0, steps=STEPS)
 RECORDS = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32) / 4
@@ -102,7 +102,7 @@ def test_a_copied_run_with_one_entry_of_its_model_changed_is_another_look(
     data = tacit.PrivateData(records, size=70, ledger=Ledger(tmp_path / "ledger.jsonl"))
     changed = np.where(np.arange(64) == 17, 1.001, 1.0)
     run, copied = tmp_path / "run", tmp_path / "copied"
-    finish = fitting._Run.finish
+    finish = Run.finish
 
     def keep_a_copy(self: Any, posterior: Any) -> None:
         if not copied.exists():
@@ -110,7 +110,7 @@ def test_a_copied_run_with_one_entry_of_its_model_changed_is_another_look(
             (copied / "checkpoint.npz").unlink()
         finish(self, posterior)
 
-    monkeypatch.setattr(fitting._Run, "finish", keep_a_copy)
+    monkeypatch.setattr(Run, "finish", keep_a_copy)
     if broken:
         monkeypatch.setattr(engine, "_tag", lambda *_: "f" * 64)
 

@@ -205,7 +205,7 @@ def _fit(chosen: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from tacit.ledger.file import atomic_write
+    from tacit.system import atomic_write
 
     atomic_write(path, lambda file: file.write(text.encode("utf-8")))
 
@@ -435,7 +435,7 @@ def _posterior(folder: Path, method: Any = None) -> Any:
     import zipfile
 
     file = existing(folder / DONE)
-    from tacit.ledger.certificate import CertificateError
+    from tacit.ledger.record import CertificateError
     from tacit.results.posterior import Posterior
 
     try:

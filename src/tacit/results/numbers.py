@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.ledger.file import canonical
+from tacit.ledger.lines import canonical
 
 OPENING = b"tacit-numbers-1\n"
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)

@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.ledger.certificate import UNTIED, Certificate
-from tacit.ledger.file import Ledger, atomic_write
+from tacit.ledger.certificate import Certificate
+from tacit.ledger.file import Ledger
+from tacit.ledger.record import UNTIED
 from tacit.results.learnt import UNVALIDATED, Learnt, Shares, contraction_of, learnt_of
 from tacit.results.numbers import Saved, fingerprints
 from tacit.results.shown import effects, group_of, moments_of, rows, table
+from tacit.system import atomic_write
 from tacit.types import Array, Key, Method, MethodFor, PyTree
 
 DRAWS = 1000

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
 from tacit.accounting.explanation import Explanation, percent, point_bound, trade_off, up
-from tacit.ledger.certificate import SIMULATION, Certificate, Table, html_block
+from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
+from tacit.ledger.markup import Table, html_block
+from tacit.ledger.record import SIMULATION
 from tacit.results.calibration import Reliability
 from tacit.results.learnt import Learnt
 
@@ -92,19 +94,22 @@ def write_report(
     return path
 
 
+class Shown(TypedDict, total=False):
+    """What a report may show beside posteriors; see ``write_report``."""
+
+    predictions: Mapping[str, Any] | Effects | None
+    calibration: Mapping[str, Reliability] | None
+    ledger: Ledger | None
+
+
 def report(
-    title: str,
-    posteriors: Mapping[str, Posterior],
-    truth: Mapping[str, Any] | None = None,
-    *,
-    predictions: Mapping[str, Any] | Effects | None = None,
-    calibration: Mapping[str, Reliability] | None = None,
-    ledger: Ledger | None = None,
+    title: str, posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None = None, **shown: Unpack[Shown]
 ) -> str:
     """Return the page that ``write_report`` writes.
 
     Privacy: post-processing.
     """
+    predictions, calibration = shown.get("predictions"), shown.get("calibration")
     first = next(iter(posteriors.values()))
     certificate = first.certificate
     explanation = None if certificate is None else certificate.explain()
@@ -116,7 +121,7 @@ def report(
         sections.append(("calibration", "Calibration", _calibration(calibration)))
     if certificate is not None and explanation is not None:
         sections.append(("promise", "What an attacker can gain", _promise(certificate, explanation)))
-        sections += _from_certificate(certificate, explanation, ledger)
+        sections += _from_certificate(certificate, explanation, shown.get("ledger"))
     warnings = [*([first.warning] if first.warning else [])]
     warnings += [] if certificate is None else [*certificate.notes, *certificate.caveats]
     body = [f'<section id="{name}">\n<h2>{words}</h2>\n{inside}\n</section>' for name, words, inside in sections]
@@ -384,8 +389,8 @@ def _picture(certificate: Certificate) -> str:
     best = _points(zip(*trade_off(certificate.mechanism, certificate.slack), strict=True))
     bound = _points((x, point_bound(float(x), certificate.epsilon, certificate.delta)) for x in np.linspace(0, 1, 201))
     right, base = LEFT + SIZE, TOP + SIZE
-    inside = f"""<polygon class="area" point_estimates="{LEFT},{base} {best} {right},{TOP}"/>
-<polyline class="any" id="any" point_estimates="{bound}"/><polyline class="best" point_estimates="{best}"/>
+    inside = f"""<polygon class="area" points="{LEFT},{base} {best} {right},{TOP}"/>
+<polyline class="any" id="any" points="{bound}"/><polyline class="best" points="{best}"/>
 <text class="tag1" x="{right - 8}" y="{base - 34}" text-anchor="end">this run</text>
 <text class="tag2" id="any-tag" x="{right - 8}" y="{base - 14}" text-anchor="end">any (ε = {up(certificate.epsilon)},
 δ)</text>"""
@@ -438,7 +443,7 @@ def _calibration(calibration: Mapping[str, Reliability]) -> str:
         there = one.share > 0
         points = _points(zip(one.confidence[there], one.accuracy[there], strict=True))
         colour = ("one", "two", "three", "four")[lane % 4]
-        lines.append(f'<polyline class="best" style="stroke:var(--{colour})" point_estimates="{points}"/>')
+        lines.append(f'<polyline class="best" style="stroke:var(--{colour})" points="{points}"/>')
     words = "Reliability: accuracy against confidence. Below the diagonal predictions are too sure."
     picture = _square("".join(lines), "confidence", "accuracy", words, words)
     table = _legend(list(calibration), False) + html_block(Table(head, rows))

@@ -114,11 +114,13 @@ def foresee(model: Formula, size: int, budget: Budget, mechanism: Mechanism, met
     return Foresight(dict(zip(design.labels, found(size), strict=True)), size, math.exp(high), budget)
 
 
-def forewarn(foresight: Foresight, *, force: bool = False) -> None:
+def forewarn(foresight: Foresight | None, *, force: bool = False) -> None:
     """Warn of coefficients that will stay at their prior; refuse where all of them will.
 
     Privacy: public.
     """
+    if foresight is None:
+        return
     if foresight.is_noise and not force:
         raise ValueError(
             f"The answer would be noise, and what was spent on it would be lost. {foresight} To fit it all the same, "

@@ -179,8 +179,8 @@ def fit_sets(
     budget: Budget,
     *,
     key: Key,
-    level: float = 0.9,
     simulate: int | None = None,
+    level: float = 0.9,
 ) -> Sets:
     """Buy split-conformal sets of classes, with the promise of ``fit_intervals``.
 

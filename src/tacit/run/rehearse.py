@@ -32,8 +32,9 @@ from tacit.facts.placeholder import evenly
 from tacit.facts.schema import Schema
 from tacit.ledger.file import Ledger
 from tacit.results.calibration import LEVEL
-from tacit.run.fit import drawing, public_program
+from tacit.run.draws import drawing
 from tacit.run.plan import STEPS, built_for, planned, title_of
+from tacit.run.public import public_program
 from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record
 from tacit.wall.data import PrivateData, encode
 from tacit.wall.precision import single_precision
