@@ -129,16 +129,8 @@ def sep(
             if repair == "floor":
                 sites = floored(running, site.matrices)
             else:
-                old = plus(state.prior, state.sites).precision
-                weight = step_of(state.running.step)
-                towards = jax.tree.map(
-                    lambda old, prior, full: old + weight * (prior + full - old),
-                    old,
-                    state.prior.precision,
-                    release.full.precision,
-                )
-                new = retracted(old, towards, site.matrices)
-                sites = Natural(running.statistics.linear, jax.tree.map(jnp.subtract, new, state.prior.precision))
+                precision = _bent(state, release, step_of(state.running.step), site.matrices)
+                sites = Natural(running.statistics.linear, precision)
             cavity = moments(plus(state.prior, sites, 1 - site.alpha / number), site.matrices)
             return SEPState(state.prior, running, sites, cavity)
 
@@ -202,6 +194,15 @@ def _check_record(site: Site, placeholder: Any) -> None:
             f'sep takes records with a vector x, {{"x": columns, "y": ...}}; these are {given}. '
             "Put all columns into one array x with a line for each record: numpy.stack([...], axis=1)."
         )
+
+
+def _bent(state: SEPState, release: Release, weight: Array, matrices: bool) -> PyTree:
+    """Return the sites' precision after a step that is bent so that the posterior's falls by half at most."""
+    old, prior = plus(state.prior, state.sites).precision, state.prior.precision
+    towards = jax.tree.map(
+        lambda old, prior, full: old + weight * (prior + full - old), old, prior, release.full.precision
+    )
+    return jax.tree.map(jnp.subtract, retracted(old, towards, matrices), prior)
 
 
 def _check_choices(bound: float, reading: str, repair: str) -> None:

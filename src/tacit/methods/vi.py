@@ -152,12 +152,8 @@ def vi(
                 return reading.record_term({**state.params, **direct}, reading.constrain(w), record, record_key)
 
             direct = {name: state.params[name] for name in reading.direct}
-            scores, slopes = [], []
-            for each in split(key, draws):
-                w = reading.unconstrain(reading.sample_guide(state.params, each)[0])
-                score, slope = jax.grad(term, (0, 1))(w, direct)
-                scores.append(score)
-                slopes.append(slope)
+            drawn = [reading.unconstrain(reading.sample_guide(state.params, each)[0]) for each in split(key, draws)]
+            scores, slopes = map(list, zip(*(jax.grad(term, (0, 1))(w, direct) for w in drawn), strict=True))
             # Scaled so that the norm is that of one draw's score, whatever their number.
             contribution = {"latents": _times(1 / math.sqrt(draws), scores), "params": _mean(slopes)}
             return laplace.contribute(state, contribution, term, direct) if laplace else contribution
