@@ -61,6 +61,7 @@ LONG = (
     "tests/test_docs.py::test_sketches_of_methods_can_be_planned",
     "tests/test_docs.py::test_the_code_of_a_page_runs_as_printed",
     "tests/test_errors.py::test_the_same_calls_without_a_mistake_go_through",
+    "tests/test_every_method.py::test_it_passes_what_an_author_s_own_method_must_pass",
     "tests/test_every_method.py::test_no_records_leave_a_finite_state",
     "tests/test_every_method.py::test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm",
     "tests/test_faults.py::test_no_look_is_lost_or_free[checkpoint",

@@ -1,185 +1,32 @@
-"""Checks for authors of methods: ``check_method`` tries a method on public records and explains what it finds wrong."""
+"""The checks, each named by what must hold: its docstring is the line that `Checked` prints."""
 
 from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.accounting.mechanism import Mechanism
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
-from tacit.run.plan import built_for, refuse_unsuited, suited_clip, title_of
-from tacit.types import Key, Method, MethodFor, Plan, PyTree, Record, Release, State, is_sparse
+from tacit.run.plan import title_of
+from tacit.testing.case import EXTREMES, SEED, Case, MethodError, apart, finite, same_bits, shapes, traced
+from tacit.types import Method, PyTree, Release, State, is_sparse
 from tacit.wall import trace
-from tacit.wall.border import refuse_leaks, released
-from tacit.wall.data import PrivateData
-from tacit.wall.keys import fixed, to_bytes
+from tacit.wall.border import refuse_leaks, release_of
+from tacit.wall.keys import fixed
 from tacit.wall.layout import Layout
-from tacit.wall.precision import single_precision
 from tacit.wall.reference import ReferenceRunner
-from tacit.wall.step import Reference
 
-EXTREMES = (np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-38, 0.0)
-"""What numbers of a record are replaced by, one record each."""
-SEED, RATE = 1, 0.5
-ROUNDING = 1e-5
-"""By how much two programs may round apart, relative to the largest number."""
+ROUNDING, BATCHED = 1e-5, 1e-4
+"""By how much a norm, and a contribution in a batch, may be rounded apart, relative to the largest number."""
 
 
-class MethodError(AssertionError):
-    """A method does not do what it must: what was found, why it matters, and what to write."""
-
-
-class Checked(NamedTuple):
-    """A method that passed, and what was checked."""
-
-    method: str
-    passed: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return "\n".join([f"{self.method}: {len(self.passed)} checks passed", *(f"  {name}" for name in self.passed)])
-
-
-class _Case(NamedTuple):
-    """A method built for its plan, what it is tried on, and the compiled functions."""
-
-    method: Method
-    rebuild: Callable[[], Method]
-    plan: Plan
-    data: PrivateData
-    records: PyTree
-    count: int
-    steps: int
-    tolerance: float
-    random_draws: bool
-    observed: tuple[str, ...]
-    key: Key
-
-    @property
-    def start(self) -> State:
-        """The state before the first step."""
-        return jax.jit(lambda key: jax.tree.map(jnp.asarray, self.method.init(key)))(self.key)
-
-    @property
-    def mechanism(self) -> Mechanism:
-        """A recipe with noise as large as one contribution."""
-        clip = suited_clip(self.method, self.plan)
-        return Mechanism(RATE, clip, 1.0, self.steps, weights=self.method.suggests.weights)
-
-    def record(self, place: int) -> Record:
-        """Return one of the records."""
-        return jax.tree.map(lambda leaf: leaf[place], self.records)
-
-    def contributions(self, state: State, records: PyTree) -> PyTree:
-        """Return the contributions of all records, computed as one batch."""
-        keys = jax.random.split(self.key, len(jax.tree.leaves(records)[0]))
-        batch = jax.vmap(lambda record, mine: self.method.contribution(state, record, self.key, mine))
-        return jax.jit(batch)(records, keys)
-
-    def after(self, records: PyTree, count: int) -> State:
-        """Return the state after all steps on the first ``count`` records, by the reference."""
-        state = self.start
-        reference = Reference(
-            self.method, self.mechanism, self.plan.placeholder, state,
-            count=count, record=lambda place: jax.tree.map(lambda leaf: leaf[place], records), key=self.key,
-        )  # fmt: skip
-        for step in range(self.steps):
-            state = reference.advance(state, to_bytes(fixed(SEED)), step)
-        return state
-
-    def draw(self, state: State) -> dict[str, Any]:
-        """Return one draw together with the point estimates, as a model's functions are given them."""
-        points = self.method.point_estimates(state) if self.method.point_estimates else {}
-        return {**self.method.draw(state, self.key), **points}
-
-
-@single_precision
-def check_method(
-    method: Method | MethodFor,
-    records: PyTree,
-    *,
-    steps: int = 7,
-    observed: Sequence[str] = (),
-    random_draws: bool = True,
-    tolerance: float = 1e-3,
-) -> Checked:
-    """Check that a method of your own does what ``tacit.fit`` and the wall take for granted.
-
-    The method is built, traced, and run on the records, on records with extreme numbers and on no records, by the
-    engine and by the reference. It takes seconds, and can be the body of a test. What it cannot check is the statistics:
-    compare with ``tacit.fit_public`` and ``tacit.rehearse``.
-
-    Privacy: none for the records. Use made-up or public ones.
-
-    Parameters
-    ----------
-    method
-        A method, or a `tacit.MethodFor` that builds one.
-    records
-        A pytree of arrays with a leading axis of records, about 20 of them; all must meet the method's requirements.
-    steps
-        The number of private steps.
-    observed
-        Names of the columns that predictions must do without.
-    random_draws
-        Whether draws under different keys must differ. False for a method that returns one point.
-    tolerance
-        By how much states may differ relative to their largest number where they are equal but for rounding.
-
-    Returns
-    -------
-    Checked
-        What was checked. A method that fails raises a ``MethodError``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import tacit
-    >>> from tacit.testing import check_method
-    >>> records = np.random.default_rng(0).normal(size=(20, 2))
-    >>> checked = check_method(tacit.glm("normal"), {"x": records, "y": records[:, 0]}, observed=("y",))
-    """
-    case = _case(method, records, steps, tuple(observed), random_draws, tolerance)
-    for check in CHECKS:
-        check(case)
-    return Checked(title_of(case.method), tuple(inspect.cleandoc(check.__doc__ or "") for check in CHECKS))
-
-
-def _case(
-    method: Method | MethodFor,
-    records: PyTree,
-    steps: int,
-    observed: tuple[str, ...],
-    random_draws: bool,
-    tolerance: float,
-) -> _Case:
-    """Build the method for the plan of the records."""
-    if not isinstance(method, Method | MethodFor):
-        raise MethodError(
-            f"check_method was given a {type(method).__name__}. It checks a tacit.Method, or a tacit.MethodFor that "
-            "builds one for a plan. Wrap a function of the plan as tacit.MethodFor(build)."
-        )
-    records = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), records)
-    count = len(jax.tree.leaves(records)[0])
-    if count < 2:
-        raise ValueError(f"{count} records were given, and the checks compare several. Give about 20.")
-    data = PrivateData(records, size=count)
-    plan = Plan(data.placeholder, count, steps=steps)
-    built = built_for(method, plan)
-    refuse_unsuited(built, plan)
-    return _Case(
-        built, lambda: built_for(method, plan), plan, data, records, count, steps, tolerance, random_draws, observed,
-        jax.random.key(SEED),
-    )  # fmt: skip
-
-
-def _check_tracing(case: _Case) -> None:
+def _check_tracing(case: Case) -> None:
     """init, contribute, update and draw can be compiled, and leave nothing behind"""
     method, placeholder, key = case.method, case.plan.placeholder, case.key
     wanted = 4 if method.per_record_key else 3
@@ -187,43 +34,24 @@ def _check_tracing(case: _Case) -> None:
         inspect.signature(method.contribute).bind(*[None] * wanted)
     except TypeError:
         raise MethodError(
-            f"contribute cannot be called with {wanted} arguments, and per_record_key={method.per_record_key}. It takes "
-            "(state, record, key), and a record_key after them where per_record_key=True. Change one of the two."
+            f"contribute cannot be called with {wanted} arguments, and per_record_key={method.per_record_key}. It "
+            "takes (state, record, key), and a record_key after them where per_record_key=True. Change one of the two."
         ) from None
-    state = _traced("init", method.init, key)
-    contribution = _traced("contribute", method.contribution, state, placeholder, key, key)
+    state = traced("init", method.init, key)
+    contribution = traced("contribute", method.contribution, state, placeholder, key, key)
     try:
         Layout.of(contribution, method.suggests.weights)
     except (TypeError, ValueError) as error:
         raise MethodError(str(error)) from error
-    _traced("update", method.update, state, _release_like(contribution), key)
-    drawn = _traced("draw", method.draw, state, key)
+    traced("update", method.update, state, release_of(contribution), key)
+    drawn = traced("draw", method.draw, state, key)
     if not isinstance(drawn, dict):
         raise MethodError(
             f"draw returns a {type(drawn).__name__}, and a posterior has names. Return a dictionary from name to array."
         )
 
 
-def _traced(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Trace a function of the method and return the shapes of its result."""
-    try:
-        with jax.checking_leaks():
-            return jax.eval_shape(lambda *given: function(*given), *arguments)
-    except Exception as error:
-        first = str(error).strip().splitlines()[0][:300]
-        raise MethodError(
-            f"{name} cannot be compiled ({type(error).__name__}: {first}). The wall runs it inside one compiled program, "
-            "where numbers are known by shape only and nothing may be kept outside of what is returned. Write jnp for "
-            "np, jnp.where for if, and return what is to be remembered as part of the state."
-        ) from error
-
-
-def _release_like(contribution: PyTree) -> Release:
-    shape, number = released(contribution), jax.ShapeDtypeStruct((), jnp.float32)
-    return Release(shape, jax.tree.map(lambda leaf: number, shape), number, shape)  # type: ignore[arg-type]
-
-
-def _check_leaks(case: _Case) -> None:
+def _check_leaks(case: Case) -> None:
     """no function holds the records or calls out of the program"""
     try:
         refuse_leaks(case.method, case.data, case.start, case.key)
@@ -231,11 +59,11 @@ def _check_leaks(case: _Case) -> None:
         raise MethodError(str(error)) from error
 
 
-def _check_purity(case: _Case) -> None:
+def _check_purity(case: Case) -> None:
     """each function is the same program whenever it is traced or built"""
     key, state = case.key, case.start
     again = case.rebuild()
-    release = _release_like(jax.eval_shape(case.method.contribution, state, case.plan.placeholder, key, key))
+    release = release_of(jax.eval_shape(case.method.contribution, state, case.plan.placeholder, key, key))
     functions: dict[str, Callable[[Method], str]] = {
         "init": lambda one: _text(one.init, key),
         "contribute": lambda one: _text(one.contribution, state, case.plan.placeholder, key, key),
@@ -255,8 +83,8 @@ def _text(function: Callable[..., Any], *arguments: Any) -> str:
     return trace.lower(jax.jit(lambda *given: function(*given)), *arguments)[1]
 
 
-def _check_start(case: _Case) -> None:
-    """the start is finite, can be saved, and takes nothing from the number of records or the values of one"""
+def _check_start(case: Case) -> None:
+    """the start is finite, and holds arrays that can be saved"""
     for path, leaf in jax.tree_util.tree_leaves_with_path(case.start):
         name = jax.tree_util.keystr(path)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -271,10 +99,10 @@ def _check_start(case: _Case) -> None:
             )
 
 
-def _check_requirements(case: _Case) -> None:
+def _check_requirements(case: Case) -> None:
     """each requirement is one truth value, and the records meet it"""
     for need in case.method.requirements:
-        shape = _traced("the predicate of a requirement", need.predicate, case.plan.placeholder)
+        shape = traced("the predicate of a requirement", need.predicate, case.plan.placeholder)
         if getattr(shape, "shape", None) != () or shape.dtype != bool:
             raise MethodError(
                 f'The predicate of "{need.message}" returns {shape}, and a record fits or it does not. Return one '
@@ -288,7 +116,7 @@ def _check_requirements(case: _Case) -> None:
             )
 
 
-def _check_contributions(case: _Case) -> None:
+def _check_contributions(case: Case) -> None:
     """a record contributes finite numbers of one shape, alone or in a batch"""
     single = jax.jit(case.method.contribution)
     keys = jax.random.split(case.key, case.count)
@@ -298,31 +126,31 @@ def _check_contributions(case: _Case) -> None:
         for place in range(case.count):
             alone = single(state, case.record(place), case.key, keys[place])
             mine = jax.tree.map(lambda leaf, place=place: leaf[place], batch)
-            if not _finite(alone):
+            if not finite(alone):
                 raise MethodError(
                     f"The contribution of record {place} is not finite. The wall counts it as zero, so the record is "
                     "lost without a word. Bound what is divided by, and the arguments of exp and log."
                 )
-            if apart := _apart(alone, mine, max(case.tolerance, ROUNDING)):
+            if place := apart(alone, mine, BATCHED):
                 raise MethodError(
-                    f"The contribution of record {place} is another one in a batch (in {apart}). A contribution must "
+                    f"The contribution of record {place} is another one in a batch (in {place}). A contribution must "
                     "depend on its record alone, or a neighbour moves more than its own. Use no function with a "
                     "batching rule of its own."
                 )
-            if _shapes(alone) != _shapes(placeholder):
+            if shapes(alone) != shapes(placeholder):
                 raise MethodError(
-                    f"A record contributes {_shapes(alone)} and the placeholder {_shapes(placeholder)}. The sum has one "
+                    f"A record contributes {shapes(alone)} and the placeholder {shapes(placeholder)}. The sum has one "
                     "public shape. Let shapes follow from plan.placeholder only."
                 )
 
 
-def _states(case: _Case) -> Iterator[State]:
+def _states(case: Case) -> Iterator[State]:
     """Yield the start, and a state with noise in it."""
     yield case.start
-    yield case.after(case.records, case.count)
+    yield case.end
 
 
-def _check_bound(case: _Case) -> None:
+def _check_bound(case: Case) -> None:
     """where contributions are declared to be bounded, none exceeds the clip"""
     suggests = case.method.suggests
     if not case.method.bounded:
@@ -354,7 +182,7 @@ def _check_bound(case: _Case) -> None:
             )
 
 
-def _check_update(case: _Case) -> None:
+def _check_update(case: Case) -> None:
     """update keeps the shapes and types of the state, and goes by the sum over all records"""
     start = case.start
     total = _total(case, start)
@@ -365,34 +193,34 @@ def _check_update(case: _Case) -> None:
     )
     update = jax.jit(case.method.update)
     after = update(start, whole, case.key)
-    if _shapes(after) != _shapes(start):
+    if shapes(after) != shapes(start):
         raise MethodError(
-            f"update turns a state of {_shapes(start)} into {_shapes(after)}. Steps follow one another in one compiled "
+            f"update turns a state of {shapes(start)} into {shapes(after)}. Steps follow one another in one compiled "
             "program, so shapes and types stay as init made them. Write jnp.int32(0) and jnp.float32(0) in init, and "
             "cast in update."
         )
-    if apart := _apart(after, update(start, half, case.key), case.tolerance):
+    if place := apart(after, update(start, half, case.key), case.tolerance):
         raise MethodError(
             f"A release at rate 1 and one at rate 0.5 that stand for the same sum over all records, with the same "
-            f"noise, lead to different states (in {apart}). The answer would follow the rate. Use release.full in "
+            f"noise, lead to different states (in {place}). The answer would follow the rate. Use release.full in "
             "place of release.total, and release.noise_std / release.rate for the noise in it."
         )
 
 
-def _total(case: _Case, state: State) -> PyTree:
+def _total(case: Case, state: State) -> PyTree:
     """Return the sum of all contributions."""
     each = case.contributions(state, case.records)
     return jax.tree.map(lambda leaf: leaf.dense() if is_sparse(leaf) else leaf.sum(0), each, is_leaf=is_sparse)
 
 
-def _check_extremes(case: _Case) -> None:
+def _check_extremes(case: Case) -> None:
     """extreme records, no records and noise leave a finite state and finite draws"""
     nothing = jax.tree.map(lambda leaf: leaf[:1], case.records)
     trials = {"records that are extreme": (_extreme(case.records), len(EXTREMES)), "no records": (nothing, 0)}
     for what, (records, count) in trials.items():
         state = case.after(records, count)
         for name, numbers in {"state": state, "draw": jax.jit(case.method.draw)(state, case.key)}.items():
-            if not _finite(numbers):
+            if not finite(numbers):
                 raise MethodError(
                     f"After {case.steps} steps on {what} the {name} is not finite. The wall counts such records as "
                     "zero, and then there is nothing but noise in the release: sums that cannot be negative are, and "
@@ -413,9 +241,9 @@ def _extreme(records: PyTree) -> PyTree:
     return jax.tree.map(replaced, records)
 
 
-def _check_draws(case: _Case) -> None:
+def _check_draws(case: Case) -> None:
     """draws are arrays by name, the same for a key and others for another"""
-    state = case.after(case.records, case.count)
+    state = case.end
     draw = jax.jit(jax.vmap(case.method.draw, (None, 0)))
     keys = jax.random.split(case.key, 2)
     two, again = draw(state, keys), draw(state, keys)
@@ -424,7 +252,7 @@ def _check_draws(case: _Case) -> None:
         raise MethodError(
             f"{both} are both drawn and estimated as points. Predictions are given both under their names. Rename one."
         )
-    if not _same_bits(two, again):
+    if not same_bits(two, again):
         raise MethodError(
             "Two draws with the same key are different. A posterior could not be computed again. Use the key only."
         )
@@ -436,31 +264,31 @@ def _check_draws(case: _Case) -> None:
         )
 
 
-def _check_saving(case: _Case) -> None:
+def _check_saving(case: Case) -> None:
     """a state that was saved and read again goes on as if nothing had happened"""
-    state = case.after(case.records, case.count)
+    state = case.end
     leaves, structure = jax.tree.flatten(state)
     file = io.BytesIO()
     np.savez(file, *map(np.asarray, leaves))
     file.seek(0)
     with np.load(file, allow_pickle=False) as saved:
         read = jax.tree.unflatten(structure, [jnp.asarray(saved[name]) for name in saved.files])
-    if not _same_bits(case.method.draw(state, case.key), case.method.draw(read, case.key)):
+    if not same_bits(case.method.draw(state, case.key), case.method.draw(read, case.key)):
         raise MethodError(
             "A state that was saved and read again draws other numbers. A run that is resumed must end with the same "
             "bits. Keep all of the state in arrays of plain types."
         )
 
 
-def _check_model(case: _Case) -> None:
+def _check_model(case: Case) -> None:
     """predictions, densities, made-up records and draws have the shapes that they must have"""
     model, key = case.method.model, case.key
-    draw = case.draw(case.after(case.records, case.count))
+    draw = case.draw(case.end)
     inputs = case.records
     if case.observed:
         inputs = {name: leaf for name, leaf in inputs.items() if name not in case.observed}
     if model.predict is not None:
-        leading = {leaf.shape[:1] for leaf in jax.tree.leaves(_traced("predict", model.predict, draw, inputs, key))}
+        leading = {leaf.shape[:1] for leaf in jax.tree.leaves(traced("predict", model.predict, draw, inputs, key))}
         if leading != {(case.count,)}:
             raise MethodError(
                 f"predict returns arrays with leading axes {sorted(leading)} for {case.count} records. Users match "
@@ -469,29 +297,33 @@ def _check_model(case: _Case) -> None:
     if model.log_likelihood is not None:
         _check_density(case, draw)
     if model.simulate is not None:
-        made, truth = _traced("simulate", model.simulate, key, case.records)
-        if _shapes(made) != _shapes(case.records):
+        made, truth = traced("simulate", model.simulate, key, case.records)
+        if shapes(made) != shapes(case.records):
             raise MethodError(
-                f"simulate returns records of {_shapes(made)}, and was given {_shapes(case.records)}. A rehearsal "
+                f"simulate returns records of {shapes(made)}, and was given {shapes(case.records)}. A rehearsal "
                 "fits the method to them. Replace what the method models, and keep shapes and types."
             )
         drawn = jax.eval_shape(case.method.draw, case.start, key)
         common = set(truth) & set(drawn)
         if drawn and (not common or any(truth[name].shape != drawn[name].shape for name in common)):
             raise MethodError(
-                f"simulate draws {_shapes(truth)} from the prior, and the posterior has {_shapes(drawn)}. A rehearsal "
+                f"simulate draws {shapes(truth)} from the prior, and the posterior has {shapes(drawn)}. A rehearsal "
                 "compares the two by name. Return what was drawn under the names of draw."
             )
     if model.synthesize is not None:
         table = model.synthesize(draw, 5, key)
         if {len(column) for column in table.values()} != {5}:
-            raise MethodError("synthesize was asked for 5 records and returns columns of another length.")
+            lengths = sorted({len(column) for column in table.values()})
+            raise MethodError(
+                f"synthesize was asked for 5 records and returns columns of length {lengths}. Analysts get the number "
+                "of records they ask for. Return so many in every column."
+            )
 
 
-def _check_density(case: _Case, draw: dict[str, Any]) -> None:
+def _check_density(case: Case, draw: dict[str, Any]) -> None:
     density = case.method.model.log_likelihood
     assert density is not None
-    shape = _traced("log_likelihood", density, draw, case.plan.placeholder)
+    shape = traced("log_likelihood", density, draw, case.plan.placeholder)
     if getattr(shape, "shape", None) != ():
         raise MethodError(
             f"log_likelihood returns {shape} for one record. Selections add it up over the records. Return one number, "
@@ -505,7 +337,7 @@ def _check_density(case: _Case, draw: dict[str, Any]) -> None:
         )
 
 
-def _check_engine(case: _Case) -> None:
+def _check_engine(case: Case) -> None:
     """the engine and the reference come to the same state, and a run cut in two to the same bits"""
     settings: dict[str, Any] = {"secret": fixed(SEED), "key": case.key, "ledgers": [Ledger()], "run": "check"}
     settings |= {"kind": "fit", "title": title_of(case.method), "simulation": True}
@@ -513,20 +345,20 @@ def _check_engine(case: _Case) -> None:
     fast, slow = Runner(*given, **settings), ReferenceRunner(*given, **settings)
     start, steps = case.start, min(3, case.steps)
     whole, one_by_one = fast.advance(start, 0, steps), slow.advance(start, 0, steps)
-    if not _same_bits(whole, fast.advance(fast.advance(start, 0, 1), 1, steps)):
+    if not same_bits(whole, fast.advance(fast.advance(start, 0, 1), 1, steps)):
         raise MethodError(
             "A run that is cut in two ends with other bits. An interrupted run could not be resumed. Keep what a step "
             "hands on to the next in the state, and nowhere else."
         )
-    if apart := _apart(whole, one_by_one, case.tolerance):
+    if place := apart(whole, one_by_one, case.tolerance):
         raise MethodError(
-            f"After {steps} steps the engine and the reference have different states (in {apart}). Both add up the same "
-            "contributions, so contribute gives other numbers in a batch. If it uses jnp and jax.lax only, please "
+            f"After {steps} steps the engine and the reference have different states (in {place}). Both add up the "
+            "same contributions, so contribute gives other numbers in a batch. If it uses jnp and jax.lax only, please "
             "report this as a bug of tacit."
         )
 
 
-CHECKS: tuple[Callable[[_Case], None], ...] = (
+CHECKS: tuple[Callable[[Case], None], ...] = (
     _check_tracing,
     _check_leaks,
     _check_purity,
@@ -541,29 +373,3 @@ CHECKS: tuple[Callable[[_Case], None], ...] = (
     _check_model,
     _check_engine,
 )
-
-
-def _finite(tree: PyTree) -> bool:
-    return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(tree))
-
-
-def _same_bits(one: PyTree, two: PyTree) -> bool:
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
-    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
-
-
-def _apart(one: PyTree, two: PyTree, tolerance: float) -> str:
-    """Name the first leaf in which two trees differ by more than the tolerance; empty if there is none."""
-    leaves = jax.tree_util.tree_leaves_with_path(one)
-    for (path, a), b in zip(leaves, jax.tree.leaves(two), strict=True):
-        first, second = np.asarray(a, float), np.asarray(b, float)
-        scale = max(1.0, float(np.abs(first).max(initial=0)))
-        if not np.allclose(first, second, rtol=0, atol=tolerance * scale):
-            return jax.tree_util.keystr(path) or "its only leaf"
-    return ""
-
-
-def _shapes(tree: PyTree) -> str:
-    """Describe the shapes and types of a tree by the names of its leaves."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return ", ".join(f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves) or "nothing"
