@@ -9,11 +9,11 @@
         mu = optimiser(-g_mu / size),  rho = Adam(-g_rho)   of many weights, rho in every fourth step
     a draw:  w ~ N(mubar, sbar^2 + (V + diag V) / 2)     V from how averages of mu over stretches of the path differ
 
-Where it leaves the paper (METHODS 13): the divergence from the prior is counted once, not once a record, and stays
-outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates and noise, and
-grad_rho follows from it, since eps is public. Records cost as much as in SGD. At temperature tau = 1 the bound
-on the evidence is climbed. In wide networks its summit is known to be a poor fit, all but the prior, since thousands
-of weights to a unit each bring their divergence; a lower temperature counts the divergence for less.
+Where it leaves the paper (docs/errata.md#bayes-by-backprop): the divergence from the prior is counted once, not once a
+record, and stays outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates
+and noise, and grad_rho follows from it, since eps is public. Records cost as much as in SGD. At temperature tau = 1 the
+bound on the evidence is climbed. In wide networks its summit is known to be a poor fit, all but the prior, since
+thousands of weights to a unit each bring their divergence; a lower temperature counts the divergence for less.
 
 mubar and sbar are averages over the steps. The means were learnt through noise, and are uncertain for that alone: in a
 wide network by more than s. Their path shows it: averages over stretches of it differ by the noise, and so V, the

@@ -12,7 +12,7 @@
         b, zeta, x, phi, omega = their coordinate optima                 free post-processing
 
 mu, Lambda are ``mean``, ``precision``; V, the average of xi (pi (1 - pi))', is ``spread``; c is the weight of a hidden
-unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. Of METHODS 11's blocks, C
+unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. Of the paper's blocks, C
 and F enter through r only, and the K x K matrices G_j are not needed: the diagonal of G_j is block E, and its product
 with mu_j is in r and V. Bounds: |r| <= 1, 0 < xi <= 1/4, so the blocks have norms up to 1, sqrt(K)/2, sqrt(J)/4,
 sqrt(JK)/4, sqrt(JK)/16 and sqrt(J(K+1)); typical ones are a tenth of that, hence the clip. One joint clip shortens all
@@ -25,9 +25,10 @@ gradient is zero, the fixed point of exact coordinate ascent, and at stride 1 wi
 All units move at once: with stride up to 1 / (K + 1) the bound cannot fall; larger strides are faster and usually fine.
 Where noise exceeds the precision the step is shortened, which changes how fast it comes to rest but not where.
 
-Errata followed (METHODS 11): no 1/2 before <xi><z>' in equation 72 (S1); the rate of q(x) is E[zeta] + E[phi] (S2); all
-variances are in E[psi^2] and the moments are joint, which is exact for factorised q(w_jk) (S3); xi of b is public (S4);
-one mechanism for all blocks (S6). The posterior is that of the statistics as released: it does not count their noise.
+Errata followed (docs/errata.md#sigmoid-belief-networks): no 1/2 before <xi><z>' in equation 72 (S1); the rate of q(x)
+is E[zeta] + E[phi] (S2); all variances are in E[psi^2] and the moments are joint, which is exact for factorised q(w_jk)
+(S3); xi of b is public (S4); one mechanism for all blocks (S5). The posterior is that of the statistics as released: it
+does not count their noise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Private variational Bayes for conjugate exponential families (Park et al. 2020, Algorithm 1; METHODS 8).
+"""Private variational Bayes for conjugate exponential families (Park et al. 2020, Algorithm 1).
 
     p(m) conjugate to  p(x, l | m) = f(x, l) exp(n(m)' s(x, l))        m parameters, l latent variables of a record
     for t = 1..T
@@ -12,11 +12,12 @@ Two functions say all of it, and what they are differentiated by is the algorith
     log_normaliser(S) = log of the prior's mean of exp(n(m)' S)       its gradient is nbar
     evidence(nbar, x) = log sum over l of f(x, l) exp(nbar' s(x, l))  its gradient is u: the E-step
 
-So a hidden Markov model is given by the forward pass alone. Where it leaves the paper: all statistics are one release
-with the block scaling of least noise in place of a composition per coordinate, sensitivities are those of sums, and
-the average is kept unrepaired. And where a family can tell how statistics scatter given the parameters (``refill``), a
-draw goes in turns between the parameters given statistics and the statistics given parameters and what was released
-(Bernstein and Sheldon 2018): its intervals then count the privacy noise, if all records took part (rate 1).
+So a hidden Markov model is given by the forward pass alone. Where it leaves the paper
+(docs/errata.md#variational-bayes-on-private-statistics): all statistics are one release with the block scaling of least
+noise in place of a composition per coordinate, sensitivities are those of sums, and the average is kept unrepaired. And
+where a family can tell how statistics scatter given the parameters (``refill``), a draw goes in turns between the
+parameters given statistics and the statistics given parameters and what was released (Bernstein and Sheldon 2018): its
+intervals then count the privacy noise, if all records took part (rate 1).
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@
 n_v is ``count``, v ``word``, exp(E log beta) up to a factor for each word ``likelihood`` (V x K), S ``running``, rho_t
 ``pace``, c ``scale``, w ``MARGIN``, lambda ``concentration``.
 
-Followed instead of the paper (METHODS 8, 9): the sensitivity is the clip of one document's contribution, of the sum and
-not of a mean over all documents; the number of sweeps is fixed and their start constant, so that a document's local
-variables come from it and public numbers alone; negative cells are not set to zero in the average, where each empty
-cell would gain 0.4 standard deviations of noise. A copy is repaired, by a prior that knows the noise (``repaired``).
+Followed instead of the paper (docs/errata.md#topics): the sensitivity is the clip of one document's contribution, of
+the sum and not of a mean over all documents; the number of sweeps is fixed and their start constant, so that a
+document's local variables come from it and public numbers alone; negative cells are not set to zero in the average,
+where each empty cell would gain 0.4 standard deviations of noise. A copy is repaired, by a prior that knows the noise
+(``repaired``).
 
 Not in the paper: the column w n_v, since the sum of a word's K noisy cells says little about how frequent it is; the
 factors c_v, which take room from frequent words, far above the noise, for rare ones; and a start where each topic has

@@ -18,15 +18,15 @@ g, s are ``slope``, ``curvature``; nu, tau ``total``, as used ``sites``; tau as 
 ``centre``, lambda ``decay``, 1/gamma ``noise``. Any site of one or several predictors is a head: regression, robust
 regression, counts, classes.
 
-Where it leaves the papers (METHODS 6, 7): DP-SEP's own code adds no noise to a network, so there is nothing to compare
-private figures with. A record's site, precision s / (1 - v s) and linear part (g + s m) / (1 - v s), is taken to first
-order in v s, which is about 1/N: the recursion of sep.py for S and G + S m. So a record need not give s m, which is
-public but for s, and does not get smaller with the residuals as g does; and in the first layer g and s are outer
-products of two short vectors. S in S m is what tau has changed by, after a floor: so its noise changes the length of a
-step but not its aim. The prior's means m_0 are one public random draw instead of zero: with all means equal the hidden
-units would stay alike, and where noise hides what a weight has learnt, a random feature is left of it. The precisions
-lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that differ in their eighth
-digit. lambda is refreshed after every step instead of every epoch.
+Where it leaves the papers (docs/errata.md#probabilistic-backpropagation): DP-SEP's own code adds no noise to a network,
+so there is nothing to compare private figures with. A record's site, precision s / (1 - v s) and linear part (g + s m)
+/ (1 - v s), is taken to first order in v s, which is about 1/N: the recursion of sep.py for S and G + S m. So a record
+need not give s m, which is public but for s, and does not get smaller with the residuals as g does; and in the first
+layer g and s are outer products of two short vectors. S in S m is what tau has changed by, after a floor: so its noise
+changes the length of a step but not its aim. The prior's means m_0 are one public random draw instead of zero: with all
+means equal the hidden units would stay alike, and where noise hides what a weight has learnt, a random feature is left
+of it. The precisions lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that
+differ in their eighth digit. lambda is refreshed after every step instead of every epoch.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ Two readings (docs/sep.md). Algorithm 3 puts the new site into ONE of the N plac
 of the way, and theta_f by gamma/N^2; SEP moves theta_f by gamma/N and with it all N places. ``reading="paper"`` is the
 former: the pace divided by N. Signal and noise of a step shrink alike, and N times as many steps are needed.
 
-Where else it leaves the paper (METHODS 3, 4): subsets of a fixed rate; one joint clip of both parts, which tempers a
-site but keeps its mean; noise on the sum of theta_n alone; nothing is skipped before the noise. The average of releases
-is kept as it came; what is used is a repaired copy (``floored``), whose width counts the noise.
+Where else it leaves the paper (docs/errata.md#expectation-propagation): subsets of a fixed rate; one joint clip of both
+parts, which tempers a site but keeps its mean; noise on the sum of theta_n alone; nothing is skipped before the noise.
+The average of releases is kept as it came; what is used is a repaired copy (``floored``), whose width counts the noise.
 """
 
 from __future__ import annotations

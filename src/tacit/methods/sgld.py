@@ -6,11 +6,11 @@
         v   = (1 - f) v + eta (G + grad log p(w)) + xi,  xi ~ N(0, 2 f eta tau - (eta noise)^2)      f friction
         w   = w + v                                         f = 1: Langevin; below 1: with momentum (SGHMC)
 
-The wall's noise is part of the Langevin noise, and xi only what is missing (nothing, once the wall's is larger).
-At temperature tau = 1 the stationary law is the posterior, up to the step's length and the noise of subsets. The
-paper's own convention, noise of variance eta, is tau = 1/2, whose law is the posterior squared (METHODS 12). Where the
-wall's noise alone exceeds 2 f eta tau the chain is hotter than asked for; a smaller ``step_size`` mends that. Clipping
-changes the posterior that is sampled.
+The wall's noise is part of the Langevin noise, and xi only what is missing (nothing, once the wall's is larger). At
+temperature tau = 1 the stationary law is the posterior, up to the step's length and the noise of subsets. The paper's
+own convention, noise of variance eta, is tau = 1/2, whose law is the posterior squared
+(docs/errata.md#langevin-dynamics). Where the wall's noise alone exceeds 2 f eta tau the chain is hotter than asked for;
+a smaller ``step_size`` mends that. Clipping changes the posterior that is sampled.
 
 With a thermostat (Ding et al. 2014, SGNHT) f is not fixed: f <- f + THERMAL (mean of v^2 / (eta tau) - 1), over all
 weights, so that the chain takes out whatever heat the wall's noise and that of subsets bring in. f stays below 1: noise

@@ -11,15 +11,16 @@
 
 phi is ``params``, T the ``guide``, w ``latents`` (unconstrained coordinates), phibar ``average``, G ``release.full``.
 Prior and entropy never pass the wall: they are exact. d3p puts the whole ELBO of a record through it instead, with one
-guide draw a record, which wastes the norm on terms that need no protection (METHODS 19.1; papers/d3p/forms.py).
+guide draw a record, which wastes the norm on terms that need no protection (docs/errata.md#scores-that-are-released;
+papers/d3p/forms.py).
 
 Where every record has latents z_i of its own, log p(x_i | w) is log p(x_i, z_i | w) - log q(z_i | x_i, w) with z_i
 drawn by the record's own secret key; and parameters that it is computed from directly (a decoder's, an encoder's) have
 their gradient next to u_i in the contribution.
 
 A Laplace guide is a point; the curvature there is a sum over records too, and each tenth step asks for it. Its
-posterior counts the privacy noise (METHODS 19.4). Averaged over the path, scores are g = H (w* - w) + noise of known
-variance S, w* the mode of the likelihood; so with a prior of precision P
+posterior counts the privacy noise (docs/errata.md#a-posterior-that-accounts-for-the-noise). Averaged over the path,
+scores are g = H (w* - w) + noise of known variance S, w* the mode of the likelihood; so with a prior of precision P
 
     w* ~ N(w + L^-1 (H (H + S)^-1 g + grad log p(w)), L^-1),    L = P + H (H + S)^-1 H
 

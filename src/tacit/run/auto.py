@@ -3,12 +3,12 @@
     a regression (bernoulli, poisson or gaussian; normal priors; groups by (1 | g)), large enough    glm
     anything else                                                                                   vi
 
-``glm`` counts the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2
-numbers for D columns, which must stand out of the noise: size >= ENOUGH * noise * D^1.5, where noise is the multiplier
-of one release of all records within the budget. Below that ``vi`` is taken to predict better; ENOUGH is a guess from
-METHODS 19.3, not tuned (papers/coverage/auto.py shows how it fares). The prior of a gaussian ``sigma`` is log-normal
-there, not the formula's half-normal. To ``vi`` a formula without groups brings a Laplace guide, which counts the noise
-too.
+``glm`` counts the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2 numbers
+for D columns, which must stand out of the noise: size >= ENOUGH * noise * D^1.5, where noise is the multiplier of one
+release of all records within the budget. Below that ``vi`` is taken to predict better; ENOUGH is a guess from
+docs/errata.md#when-curvature-can-be-released, not tuned (papers/coverage/auto.py shows how it fares). The prior of a
+gaussian ``sigma`` is log-normal there, not the formula's half-normal. To ``vi`` a formula without groups brings a
+Laplace guide, which counts the noise too.
 """
 
 from __future__ import annotations
