@@ -50,7 +50,7 @@ class SparseRows:
 
 
 def is_sparse(leaf: Any) -> bool:
-    """Say whether a leaf of a contribution is a sparse one: ``jax.tree.map(..., is_leaf=is_sparse)``."""
+    """Return whether a leaf of a contribution is a sparse one: ``jax.tree.map(..., is_leaf=is_sparse)``."""
     return isinstance(leaf, SparseRows)
 
 
@@ -160,6 +160,8 @@ class Model(NamedTuple):
 class Method(NamedTuple):
     """An inference method: four pure functions, what suits them, and what is known of the model.
 
+    Privacy: public, but for ``contribute``, which runs inside the wall on one record.
+
     Attributes
     ----------
     init
@@ -191,6 +193,20 @@ class Method(NamedTuple):
         What suits the method where the user of ``tacit.fit`` gives none.
     model
         What is known of the model: predictions, densities, made-up records, names.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, numpy as np, tacit
+    >>> mean = tacit.Method(
+    ...     init=lambda key: jnp.float32(0),
+    ...     contribute=lambda state, record, key: record["age"] / 100,
+    ...     update=lambda state, release, key: 100 * release.full / 2,
+    ...     draw=lambda state, key: {"mean": state},
+    ... )
+    >>> ages = {"age": np.array([40.0, 60.0])}
+    >>> posterior = tacit.fit_public(mean, ages, steps=1, key=jax.random.key(0))
+    >>> round(float(posterior.draws["mean"][0]), 2)
+    50.0
     """
 
     init: Callable[[Key], State]
@@ -256,6 +272,14 @@ class Plan:
         The ``tacit.Budget`` that may be spent.
     engine
         What computes the sums.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> plan = tacit.Plan({"x": np.zeros(3), "y": np.zeros(())}, 1000, steps=100)
+    >>> method = tacit.sep(tacit.sites.gaussian(0.5))(plan)
+    >>> method.for_size
+    1000
     """
 
     placeholder: Record
@@ -272,7 +296,7 @@ class Plan:
     engine: str | None = None
 
     def agrees(self, size: int) -> bool:
-        """Say whether there may be so many records: as many as units, or up to ``max_records`` times as many."""
+        """Return whether there may be so many records: as many as units, or up to ``max_records`` times as many."""
         return self.size is None or self.size <= size <= self.size * self.max_records
 
 
@@ -282,12 +306,26 @@ class MethodFor:
 
     ``tacit.fit`` makes the plan and calls it. A function of your own becomes one by ``MethodFor(build)``.
 
+    Privacy: public.
+
     Attributes
     ----------
     build
         ``build(plan) -> method``. Public: it sees no record.
 
-    Privacy: public.
+    Examples
+    --------
+    >>> import jax.numpy as jnp, tacit
+    >>> def build(plan):
+    ...     return tacit.Method(
+    ...         init=lambda key: jnp.float32(0),
+    ...         contribute=lambda state, record, key: record["age"] / 100,
+    ...         update=lambda state, release, key: 100 * release.full / plan.size,
+    ...         draw=lambda state, key: {"mean": state},
+    ...         for_size=plan.size,
+    ...     )
+    >>> tacit.MethodFor(build)(tacit.Plan({"age": jnp.float32(50)}, 200)).for_size
+    200
     """
 
     build: Callable[[Plan], Method]

@@ -205,7 +205,9 @@ def explain(
     slack: float = 0.0,
     unit: str = "record",
 ) -> Explanation:
-    """Say what (ε, δ) means for one person: odds, and how often the best attacker is right.
+    """Explain what (ε, δ) means for one person: odds, and how often the best attacker is right.
+
+    Privacy: public.
 
     Parameters
     ----------
@@ -219,12 +221,16 @@ def explain(
     unit
         Who is protected.
 
+    Returns
+    -------
+    Explanation
+        What can be asked of it, such as ``odds``; ``print`` shows it in words.
+
     Examples
     --------
-    >>> explain(1.0, 1e-5).odds(1.0)
-    2.718281828459045
-
-    Privacy: public.
+    >>> import tacit
+    >>> print(round(tacit.explain(1.0, 1e-5).odds(1.0), 3))
+    2.718
     """
     if not epsilon >= 0:
         raise ValueError(f"ε is {epsilon!r}. It bounds how much odds can change; give a number >= 0, for example 1.0.")

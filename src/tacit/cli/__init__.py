@@ -111,7 +111,7 @@ def _keep_programs() -> None:
 
 
 def sentence(error: Exception) -> str:
-    """Say on one line what was refused; of an error that nobody foresaw, also its kind and place.
+    """Return on one line what was refused; of an error that nobody foresaw, also its kind and place.
 
     Privacy: public.
     """

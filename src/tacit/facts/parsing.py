@@ -78,7 +78,7 @@ def walk(node: Any) -> list[Any]:
 
 
 def evaluate(description: Any, frame: Any) -> None:
-    """Let formulae set up its terms on the public frame: codings, centres, knots."""
+    """Evaluate the terms by formulae on the public frame: codings, centres, knots."""
     from formulae.environment import Environment
 
     functions = {name: both[0] for name, both in FUNCTIONS.items()}
@@ -119,7 +119,7 @@ def scattered(schema: Schema) -> dict[str, Array]:
 
 
 def instead(given: str, known: Any) -> str:
-    """Say what may have been meant by an unknown name."""
+    """Return what may have been meant by an unknown name."""
     near = difflib.get_close_matches(given, list(known), 1)
     if near and not near[0].isidentifier():  # income (EUR)
         return f"did you mean {near[0]!r}? Such a name is written in backquotes: `{near[0]}`."

@@ -125,6 +125,15 @@ def belief_net(
     MethodFor
         To be handed to ``tacit.fit``. A record is one array of 0 and 1, or a dictionary with one. Draws are ``W``
         (pixels by units), ``b`` (hidden biases) and ``c`` (visible biases); predictions are ``reconstruct``'s.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> images = np.random.default_rng(0).integers(0, 2, (200, 6)).astype(np.float32)
+    >>> data = tacit.PrivateData(images, size=200)
+    >>> posterior = tacit.fit(tacit.belief_net(2), data, tacit.Budget(1.0, 1e-6), steps=5, progress=False)
+    >>> posterior.draws["W"].shape
+    (1000, 6, 2)
     """
     if units < 1 or sweeps < 1:
         raise ValueError(

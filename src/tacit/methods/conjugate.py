@@ -111,6 +111,16 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
     -------
     MethodFor
         To be handed to ``tacit.fit``. All records in few steps suit it best, so that is what it suggests.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> method = tacit.conjugate(tacit.families.mixture(2, bound=3.0))
+    >>> data = tacit.PrivateData({"x": x}, size=200)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=5, progress=False)
+    >>> posterior.draws["mean"].shape
+    (1000, 2, 2)
     """
 
     def build(plan: Plan) -> Method:

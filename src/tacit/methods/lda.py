@@ -97,6 +97,16 @@ def lda(
     MethodFor
         To be handed to ``tacit.fit``. Few steps with large subsets serve it best. It draws ``topics``, a distribution
         over words each; its points are the ``concentration`` of their posterior.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> words = np.tile(np.arange(4, dtype=np.int32), (200, 1))
+    >>> data = tacit.PrivateData({"word": words, "count": np.ones((200, 4), np.float32)}, size=200)
+    >>> method = tacit.lda(2, vocabulary=6)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=5, progress=False)
+    >>> posterior.draws["topics"].shape
+    (1000, 2, 6)
     """
     for name, size in (("topics", topics), ("vocabulary", vocabulary), ("sweeps", sweeps)):
         if size < 1:

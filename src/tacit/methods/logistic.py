@@ -91,6 +91,16 @@ def logistic(
     -------
     MethodFor
         To be handed to ``tacit.fit``. Draws have ``w`` and ``alpha``; predictions have ``mean`` and ``y``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> posterior = tacit.fit(tacit.logistic(bound=3.0), data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     if likelihood not in ("bernoulli", "binomial", "negative-binomial"):
         raise ValueError(f'likelihood is {likelihood!r}. Write "bernoulli", "binomial" or "negative-binomial".')

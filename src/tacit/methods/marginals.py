@@ -82,6 +82,17 @@ def marginals(
     -------
     MethodFor
         To be handed to ``tacit.fit``; the posterior can ``synthesize``. Draws are named by columns: ``"age:sex"``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "sex": {"levels": ["f", "m"]}}, size=200)
+    >>> table = {"age": np.linspace(20, 80, 200), "sex": np.tile(["f", "m"], 100)}
+    >>> method = tacit.marginals(schema, bins={"age": 3})
+    >>> posterior = tacit.fit(method, tacit.PrivateData(table, schema), tacit.Budget(1.0, 1e-6), progress=False)
+    >>> copies = posterior.synthesize(200, copies=20, key=jax.random.key(0))
+    >>> sorted(copies[0])
+    ['age', 'sex']
     """
     check_positive(prior_std=prior_std)
     columns = cut(schema, bins)
@@ -302,11 +313,13 @@ class Cut(NamedTuple):
     whole: bool = False
 
     def code(self, value: Array) -> Array:
+        """Return the number of the bin or level of each value."""
         if self.levels:
             return value.astype(jnp.int32)
         return jnp.searchsorted(jnp.array(self.edges[1:-1]), value.astype(jnp.float32), side="right")
 
     def holds(self, value: Array) -> Array:
+        """Return whether each value is within the bounds, or a level."""
         low, high = (0, self.size - 1) if self.levels else (self.edges[0], self.edges[-1])
         return (value >= low) & (value <= high)
 

@@ -126,6 +126,17 @@ def pbp(
     MethodFor
         To be handed to ``tacit.fit``. A record is ``{"x": columns, "y": ...}``, with columns of about unit size. Draws
         have the weights, ``w0``, ``w1``, ...; predictions have ``mean`` and ``y``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> method = tacit.pbp((4,), head=tacit.sites.probit())
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w0"].shape
+    (1000, 4, 3)
     """
     share = pace or (lambda step: 0.04 * slowing(1000.0, 1.0)(step))
     if head is not None and noise is not None:

@@ -42,7 +42,7 @@ class Running(NamedTuple):
 
 
 def start(statistics: PyTree) -> Running:
-    """Begin with statistics that the first release replaces."""
+    """Return the first statistics, which the first release replaces."""
     statistics = jax.tree.map(jnp.asarray, statistics)
     return Running(statistics, jax.tree.map(lambda leaf: jnp.float32(0), statistics), jnp.int32(0))
 
@@ -112,7 +112,7 @@ class BatchMeans(NamedTuple):
 
 
 def stretches(params: PyTree) -> BatchMeans:
-    """Begin a path."""
+    """Return the means of a path that has no step yet."""
     return BatchMeans(jax.tree.map(lambda leaf: jnp.zeros((STRETCHES, *jnp.shape(leaf))), params), jnp.int32(1))
 
 
@@ -171,7 +171,7 @@ def _late(path: BatchMeans, step: Array) -> tuple[Array, Array]:
 
 
 def many(tree: PyTree, copies: int = 1) -> bool:
-    """Say whether a tree has so many numbers that passes over them should be few."""
+    """Return whether a tree has so many numbers that passes over them should be few."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree)) >= MANY * copies
 
 

@@ -102,6 +102,17 @@ def sep(
     MethodFor
         To be handed to ``tacit.fit``. Draws have ``w``: a vector, for several predictors or components a line each; for
         sites of all weights, what those are called.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> method = tacit.sep(tacit.sites.probit(), bound=3.0)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     _check_choices(bound, reading, repair)
     precision = deviation(prior_std, "prior", prior, -0.5) ** -2

@@ -104,6 +104,17 @@ def sgld(
     -------
     MethodFor
         To be handed to ``tacit.fit``. Its draws are places of one chain.
+
+    Examples
+    --------
+    >>> import equinox as eqx, jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> net = tacit.network(eqx.nn.MLP(2, "scalar", 4, 1, key=jax.random.key(0)), "bernoulli")
+    >>> method = tacit.sgld(net)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["layers.0.weight"].shape
+    (1000, 4, 2)
     """
     moved(size)
     check_positive(temperature=temperature, step_size=1.0 if step_size is None else step_size)

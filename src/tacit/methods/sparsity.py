@@ -31,7 +31,7 @@ class Sparsity(NamedTuple):
 
 
 def unshrunk(pixels: int, units: int) -> Sparsity:
-    """Begin with a prior precision of 1 for every weight."""
+    """Return the start: a prior precision of 1 for every weight."""
     ones = jnp.ones((pixels, units))
     return Sparsity(ones, 0.5 * ones, jnp.ones(units), jnp.float32(0.5))
 

@@ -133,6 +133,19 @@ def vi(
     -------
     MethodFor
         To be handed to ``tacit.fit``.
+
+    Examples
+    --------
+    >>> import numpy as np, numpyro, numpyro.distributions as dist, tacit
+    >>> def model(x, y=None):
+    ...     slope = numpyro.sample("slope", dist.Normal(0, 1))
+    ...     with numpyro.plate("records", len(x)):
+    ...         numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+    >>> x = np.random.default_rng(0).normal(size=200).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": 0.5 * x}, size=200)
+    >>> posterior = tacit.fit(tacit.vi(model), data, tacit.Budget(1.0, 1e-6), steps=50, progress=False)
+    >>> posterior.draws["slope"].shape
+    (1000,)
     """
     if draws < 1:
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the guide. Write draws=1.")
@@ -315,6 +328,7 @@ def _variance(old: Array, new: Array, share: Array) -> Array:
 
 
 def is_curvature_step(state: VIState) -> Array:
+    """Return whether a step asks for the curvature."""
     return state.step % CURVATURE_EVERY == CURVATURE_EVERY - 1
 
 

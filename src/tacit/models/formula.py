@@ -61,11 +61,16 @@ def formula(
         NumPyro distributions that take the place of the default ones, by the name that ``print`` shows. Those of
         coefficients are on the scale of the column; that of the intercept is where numbers are at their centres.
 
+    Returns
+    -------
+    Formula
+        A NumPyro model, to be handed to ``tacit.fit``.
+
     Examples
     --------
+    >>> import tacit
     >>> facts = {"age": {"low": 20, "high": 100}, "sex": {"levels": ["f", "m"]}, "ill": {"levels": ["no", "yes"]}}
-    >>> model = formula("ill ~ age + sex", Schema(facts), family="bernoulli")
-    >>> model.names
+    >>> tacit.formula("ill ~ age + sex", tacit.Schema(facts), family="bernoulli").names
     ('Intercept', 'age', 'sex[m]')
     """
     return Formula(text, schema, family, priors)

@@ -332,7 +332,7 @@ def _parameter_transforms(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_class(guide: Any, kinds: type | tuple[type, ...] = AutoGuide) -> bool:
-    """Tell whether a guide is given as a class, to be made into one.
+    """Return whether a guide is given as a class, to be made into one.
 
     Privacy: public.
     """

@@ -85,7 +85,7 @@ def bare(prior: dist.Distribution) -> dist.Distribution:
 
 
 def told(prior: dist.Distribution) -> str:
-    """Say a prior in words."""
+    """Describe a prior in words."""
     prior = bare(prior)
     numbers = []
     for name in prior.arg_constraints:

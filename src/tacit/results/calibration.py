@@ -74,7 +74,7 @@ def reliability(chances: Any, y: Any, bins: int = BINS) -> Reliability:
 
 
 def classes(chances: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Bring chances into the shape records times classes, and check the outcomes.
+    """Convert probabilities to the shape records times classes, and check the outcomes.
 
     Privacy: post-processing.
     """

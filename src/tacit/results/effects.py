@@ -96,7 +96,7 @@ class Effects:
 
 
 def predictions(posterior: Posterior, new: Any) -> Effects:
-    """Say what is expected of new records: one line for each, or one for each level of the response.
+    """Estimate the expected response of new records: one line for each, or one for each level of the response.
 
     Privacy: post-processing. ``new`` is public or your own.
 
@@ -106,6 +106,21 @@ def predictions(posterior: Posterior, new: Any) -> Effects:
         Of a formula.
     new
         A dictionary or a table with the columns that the formula uses, levels as declared; others are left alone.
+
+    Returns
+    -------
+    Effects
+        A line for each record; ``print`` shows them with intervals.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=200)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> age = np.linspace(20, 80, 200)
+    >>> data = tacit.PrivateData({"age": age, "ill": np.where(age > 60, "yes", "no")}, schema)
+    >>> posterior = tacit.fit(model, data, tacit.Budget(1.0, 1e-6), steps=50, progress=False)
+    >>> effects = tacit.predictions(posterior, {"age": [40, 60]})
     """
     model = _formula(posterior)
     columns = _encoded(model, new)
@@ -114,7 +129,7 @@ def predictions(posterior: Posterior, new: Any) -> Effects:
 
 
 def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], new: Any = None) -> Effects:
-    """Say by how much the expected response changes where a column is changed and all others stay as they are.
+    """Estimate how the expected response changes where one column is changed and all others stay as they are.
 
     Privacy: post-processing. ``new`` is public or your own.
 
@@ -126,6 +141,21 @@ def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], ne
         By column, two or more values: ``{"sex": ["f", "m"], "age": [40, 60]}``. All are compared with the first.
     new
         Records over which the change is averaged; by default a reference that knows nothing but the schema.
+
+    Returns
+    -------
+    Effects
+        A line for each comparison; ``print`` shows them with intervals.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=200)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> age = np.linspace(20, 80, 200)
+    >>> data = tacit.PrivateData({"age": age, "ill": np.where(age > 60, "yes", "no")}, schema)
+    >>> posterior = tacit.fit(model, data, tacit.Budget(1.0, 1e-6), steps=50, progress=False)
+    >>> effects = tacit.comparisons(posterior, {"age": [40, 60]})
     """
     model = _formula(posterior)
     columns = _encoded(model, new)
@@ -143,7 +173,7 @@ def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], ne
 
 
 def slopes(posterior: Posterior, column: str, new: Any = None) -> Effects:
-    """Say by how much the expected response changes for one unit more of a number, all else as it is.
+    """Estimate how the expected response changes for one unit more of a number, all else as it is.
 
     Privacy: post-processing. ``new`` is public or your own.
 
@@ -155,6 +185,21 @@ def slopes(posterior: Posterior, column: str, new: Any = None) -> Effects:
         A number that the formula uses.
     new
         Records over which the slope is averaged; by default a reference that knows nothing but the schema.
+
+    Returns
+    -------
+    Effects
+        A line for each column; ``print`` shows them with intervals.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=200)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> age = np.linspace(20, 80, 200)
+    >>> data = tacit.PrivateData({"age": age, "ill": np.where(age > 60, "yes", "no")}, schema)
+    >>> posterior = tacit.fit(model, data, tacit.Budget(1.0, 1e-6), steps=50, progress=False)
+    >>> effects = tacit.slopes(posterior, "age")
     """
     model = _formula(posterior)
     if _column(model, column).levels is not None:
@@ -174,7 +219,7 @@ def slopes(posterior: Posterior, column: str, new: Any = None) -> Effects:
 
 
 def profiles(posterior: Posterior) -> Effects:
-    """Say what is expected where one column is set, averaged over a reference that knows nothing but the schema.
+    """Estimate the expected response where one column is set, averaged over a reference that knows nothing but the schema.
 
     Numbers are set to the quarters of their range, categories to their first levels: what a report shows of a formula.
 

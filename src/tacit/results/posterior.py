@@ -50,6 +50,15 @@ class Posterior:
         Which method was chosen for the model, and why; empty where the user chose it.
     derived
         How the numbers were computed from those that the certificate names; empty where they are those themselves.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> posterior = tacit.Posterior({"slope": np.linspace(0, 1, 101)}, certificate=None)
+    >>> print(posterior)
+                                 mean      std       5%      95%
+    slope                       0.500    0.292    0.050    0.950
+    public records: no privacy was bought, no certificate
     """
 
     def __init__(

@@ -53,6 +53,20 @@ def auto(model: Callable[..., Any], *, size: int | None = None, budget: Budget |
         What ``tacit.formula`` gave, or a NumPyro model.
     size, budget
         About how many records there are, if that is public, and what may be spent.
+
+    Returns
+    -------
+    Chosen
+        The ``method``, and in ``why`` the reason.
+
+    Examples
+    --------
+    >>> import tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}})
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> chosen = tacit.auto(model, size=100000, budget=tacit.Budget(1.0, 1e-6))
+    >>> chosen.why.startswith("glm")
+    True
     """
     against = _against(model, size, budget)
     if against:

@@ -82,7 +82,7 @@ class Sets(NamedTuple):
     certificate: Certificate | None
 
     def among(self, chances: Any) -> np.ndarray:
-        """Say which classes are in the sets (records times classes, averaged over draws before).
+        """Return which classes are in the sets (records times classes, averaged over draws before).
 
         Privacy: post-processing.
         """

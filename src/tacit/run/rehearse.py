@@ -216,6 +216,19 @@ def rehearse(
         How often; standard errors fall with the square root.
     key
         Of the made-up records and the fits.
+
+    Returns
+    -------
+    Rehearsal
+        A line for each setting, with coverage and width of intervals; ``best`` has the arguments for ``fit``.
+
+    Examples
+    --------
+    >>> import jax, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=500)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> budget = tacit.Budget(1.0, 1e-6)
+    >>> rehearsal = tacit.rehearse(model, schema, budget, steps=20, replicates=3, key=jax.random.key(0))
     """
     size = size or (schema.size if schema else None)
     if size is None:

@@ -111,6 +111,27 @@ def select(
         must be of the same columns for all of them.
     adjacency, key, simulate
         As in ``fit``. The public randomness is the same in every run.
+
+    Returns
+    -------
+    Selected
+        The ``posterior`` of the best run, its ``name``, and what else may be known of the selection.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, numpyro, numpyro.distributions as dist, tacit
+    >>> def model(x, y=None):
+    ...     slope = numpyro.sample("slope", dist.Normal(0, 1))
+    ...     with numpyro.plate("records", len(x)):
+    ...         numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+    >>> x = np.random.default_rng(0).normal(size=200).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": 0.5 * x}, size=200)
+    >>> candidates = {"wide": tacit.vi(model), "tight": {"method": tacit.vi(model), "clip": 0.5}}
+    >>> selected = tacit.select(
+    ...     candidates, data, tacit.Budget(1.0, 1e-6), repeats=2, rate=0.5, steps=20, key=jax.random.key(0)
+    ... )
+    >>> selected.name in candidates
+    True
     """
     check_types(data, budget, key)
     if not candidates:

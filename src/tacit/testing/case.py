@@ -92,14 +92,17 @@ class Case:
 
 
 def record_at(records: PyTree, place: int) -> Record:
+    """Return one of several records."""
     return jax.tree.map(lambda leaf: leaf[place], records)
 
 
 def finite(tree: PyTree) -> bool:
+    """Return whether all numbers of a tree are finite."""
     return all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(tree))
 
 
 def same_bits(one: PyTree, two: PyTree) -> bool:
+    """Return whether two trees hold the same bits."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
 

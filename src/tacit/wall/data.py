@@ -64,6 +64,13 @@ class PrivateData:
         Into how many shards the records are dealt out (`tacit.distribute`), or None.
     placeholder
         One public stand-in record, without the leading axis.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 0, "high": 110}}, unit="patient", size=1000)
+    >>> tacit.PrivateData({"age": np.full(973, 50.0)}, schema)
+    PrivateData(columns: age real [0, 110]; unit: patient; number of records: sealed (declared: 1000))
     """
 
     __slots__ = (

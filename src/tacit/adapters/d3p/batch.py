@@ -38,6 +38,7 @@ class Batch(NamedTuple):
 
     @staticmethod
     def of(args: Any, kwargs: Any) -> Batch:
+        """Return the batch that the arguments of a step are."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         given = [leaf for leaf in jax.tree.leaves(args) if np.ndim(leaf)] or [leaf for leaf in leaves if np.ndim(leaf)]
         lengths = sorted({example_count(leaf) for leaf in given})
@@ -61,7 +62,7 @@ class Batch(NamedTuple):
 
 @contextlib.contextmanager
 def explained(batch: Batch) -> Iterator[None]:
-    """Say what model and guide were given when they fail."""
+    """Report what model and guide were called with when they fail."""
     try:
         yield
     except Exception as error:
