@@ -60,6 +60,7 @@ LONG = (
     "tests/test_cli.py::test_from_fit_to_report",
     "tests/test_docs.py::test_sketches_of_methods_can_be_planned",
     "tests/test_docs.py::test_the_code_of_a_page_runs_as_printed",
+    "tests/test_docstrings.py::test_examples_run_as_they_are_printed",
     "tests/test_errors.py::test_the_same_calls_without_a_mistake_go_through",
     "tests/test_every_method.py::test_it_passes_what_an_author_s_own_method_must_pass",
     "tests/test_every_method.py::test_no_records_leave_a_finite_state",

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": plain, "allow_abbrev": False, **facts})  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        """Leave with exit code 2 and one sentence."""
+        """Exit with code 2 and one sentence."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
 
 

@@ -216,7 +216,9 @@ def poisson(alpha: float = 1.0) -> Site:
 
 
 def student(scale: float, freedom: float = 4.0, alpha: float = 1.0) -> Site:
-    """Return the site of robust regression: y - x'w is ``scale`` times Student's t with ``freedom`` degrees of freedom, both public.
+    """Return the site of robust regression: y - x'w is ``scale`` times Student's t.
+
+    Its ``freedom`` degrees of freedom are public, and so is ``scale``.
 
     Privacy: public.
     """
@@ -234,7 +236,9 @@ def student(scale: float, freedom: float = 4.0, alpha: float = 1.0) -> Site:
 
 
 def softmax(classes: int, alpha: float = 1.0) -> Site:
-    """Return the site of multi-class logistic regression: y is a class from 0 on, with probabilities softmax(x'w_1, ..., x'w_K).
+    """Return the site of multi-class logistic regression: y is a class from 0 on.
+
+    Its probabilities are softmax(x'w_1, ..., x'w_K).
 
     A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
     The integral over the K predictors is a mean over 256 fixed points, in pairs of opposite ones: an approximation.
@@ -294,7 +298,9 @@ def multi_probit(classes: int) -> Site:
 
 
 def mixture(components: int, noise: float, shares: Sequence[float] | None = None) -> Site:
-    """Return the site of clusters: x is N(mean of its component, noise I), the component one of some with known ``shares``.
+    """Return the site of clusters: x is N(mean of its component, noise I).
+
+    The component is one of some with known ``shares``.
 
     The components' means are unknown and independent under q. Their prior means are a public standard normal draw,
     without which the components would never become different. Predictions are the ``assignment`` of records: the

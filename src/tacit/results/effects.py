@@ -219,7 +219,9 @@ def slopes(posterior: Posterior, column: str, new: Any = None) -> Effects:
 
 
 def profiles(posterior: Posterior) -> Effects:
-    """Estimate the expected response where one column is set, averaged over a reference that knows nothing but the schema.
+    """Estimate the expected response where one column is set, averaged over a reference.
+
+    The reference knows nothing but the schema.
 
     Numbers are set to the quarters of their range, categories to their first levels: what a report shows of a formula.
 

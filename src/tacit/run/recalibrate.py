@@ -98,7 +98,7 @@ def fit_temperature(
     clip: float = 3.0,
     simulate: int | None = None,
 ) -> Temperature:
-    """Buy the temperature between 1/8 and 8 at which averaged chances have the least log loss.
+    """Estimate the temperature, between 1/8 and 8, at which averaged probabilities have the least log loss.
 
     Privacy: reads records, through the wall.
 
@@ -139,7 +139,7 @@ def fit_intervals(
     level: float = 0.9,
     simulate: int | None = None,
 ) -> Intervals:
-    """Buy split-conformal intervals for numbers: mean and so many standard deviations of the predictive draws.
+    """Estimate split-conformal intervals for numbers: mean and so many standard deviations of the predictive draws.
 
     The next record, exchangeable with those held aside, is covered with a probability of at least ``level``, over
     records, noise and the draws of the posterior, whatever the model; not for each input by itself. The noise makes
@@ -182,7 +182,7 @@ def fit_sets(
     level: float = 0.9,
     simulate: int | None = None,
 ) -> Sets:
-    """Buy split-conformal sets of classes, with the promise of ``fit_intervals``.
+    """Estimate split-conformal sets of classes, with the promise of ``fit_intervals``.
 
     Privacy: reads records, through the wall.
 
