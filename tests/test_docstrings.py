@@ -19,13 +19,13 @@ VERBS = frozenset(
     (  # noqa: SIM905
         "Add Announce Append Apply Ask Attack Audit Begin Bound Broadcast Build Calibrate Call Certify Change "
         "Charge Check Choose Clip Cluster Combine Commit Compare Compose Compute Continue Convert Copy Create Cut "
-        "Decide Deprecate Describe Draw Encode Estimate Evaluate Exit Explain Express Fill Find Fit Flush Follow Forget "
-        "Form Format Hash Import Index Invert Join Keep List Load Lock Lower Make Map Mark Merge Mix Move Multiply "
-        "Name Normalize Note Open Order Plot Predict Prefetch Prepare Print Put Raise Read Rearrange Recompute "
-        "Record Reduce Refuse Regress Rehearse Release Remove Repair Replace Report Request Require Restore Resume "
-        "Return Round Run Sample Save Scale Seal Select Serve Set Shorten Show Shuffle Sign Simulate Solve Sort "
-        "Split Start Store Sum Summarise Synthesize Tabulate Take Temper Test Trace Train Translate Turn Update Use "
-        "Validate Verify Wait Warn Wrap Write Yield "
+        "Decide Deprecate Describe Draw Encode Estimate Evaluate Exit Explain Express Fill Find Fit Flush Follow "
+        "Forget Form Format Hash Import Index Invert Join Keep List Load Lock Lower Make Map Mark Merge Mix Move "
+        "Multiply Name Normalize Note Open Order Plot Predict Prefetch Prepare Print Put Raise Read Rearrange "
+        "Recompute Record Reduce Refuse Regress Rehearse Release Remove Repair Replace Report Request Require "
+        "Restore Resume Return Round Run Sample Save Scale Seal Select Serve Set Shorten Show Shuffle Sign Simulate "
+        "Solve Sort Split Start Store Sum Summarise Synthesize Tabulate Take Temper Test Trace Train Translate Turn "
+        "Update Use Validate Verify Wait Warn Wrap Write Yield "
     ).split()
 )
 """What the first word of a summary may be; a new verb in the imperative is added here."""

@@ -250,7 +250,7 @@ def test_names_with_spaces_are_written_in_backquotes() -> None:
 def test_priors_that_fit_nothing() -> None:
     with pytest.raises(ValueError, match=r"a prior is given for 'agee'|A prior is given for 'agee'.*'age'"):
         formula("y ~ age", SCHEMA, priors={"agee": dist.Normal(0, 1)})
-    with pytest.raises(TypeError, match="Give a NumPyro distribution"):
+    with pytest.raises(TypeError, match="Pass a NumPyro distribution"):
         formula("y ~ age", SCHEMA, priors={"age": 3})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match=r"Write tacit\.Schema"):
         Formula("y ~ age", {"age": (0, 1)})  # type: ignore[arg-type]

@@ -94,10 +94,10 @@ class Requirement(NamedTuple):
     predicate
         ``predicate(record) -> bool``, computed inside the wall.
     fixed
-        Whether records are also looked at beforehand, and refused all together. Only for predicates of tacit's own
-        without a number that the caller may choose: with one, refusals would answer questions for free.
+        Whether records are also checked before the run, and refused if any does not fit. Only for predicates of tacit
+        itself that have no number for the caller to choose: with one, refusals would answer questions for free.
     facts
-        Columns of a schema from which the need follows. Other schemas are refused, without a look at the records.
+        Columns of a schema from which the need follows. Other schemas are refused, without reading the records.
     """
 
     message: str
@@ -176,9 +176,9 @@ class Method(NamedTuple):
     point_estimates
         ``point_estimates(state) -> dict``. Public: what was estimated without a posterior, such as the parameters of
         a network. Optional.
-    own
+    per_record_key
         Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, record_key)``: a secret key of
-        this record in this step, for latent variables of a record and for noise of its own.
+        this record in this step, for latent variables of a record and for other randomness that records do not share.
     requirements
         What must be true of every record; others contribute nothing (`Requirement`).
     min_steps
@@ -226,7 +226,8 @@ class Method(NamedTuple):
     def contribution(self, state: State, record: Record, key: Key, record_key: Key | None) -> PyTree:
         """Return one record's contribution; its own key is handed on where the method takes one.
 
-        Privacy: of one record, not bounded yet. Inside the wall ``own`` is secret; on public records any key will do.
+        Privacy: of one record, not bounded yet. Inside the wall ``record_key`` is secret; on public records any key
+        will do.
         """
         return (
             self.contribute(state, record, key, record_key)

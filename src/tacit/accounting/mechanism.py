@@ -86,8 +86,8 @@ class Budget:
     def split(self, *shares: float) -> tuple[Budget, ...]:
         """Return budgets for several runs, each of one release of all records, that together cost this one.
 
-        Together means by the ledger, which allows for each run having been chosen after a look at the ones before, as
-        marginals are after `choose_pairs`. The parts' epsilons add up to more than the whole.
+        Together means by the ledger, which allows for each run having been chosen in view of the ones before,
+        as marginals are after `choose_pairs`. The parts' epsilons add up to more than the whole.
 
         Parameters
         ----------

@@ -51,7 +51,7 @@ def parser() -> Parser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and give the exit code.
+    """Run the command line and return the exit code.
 
     Privacy: ``fit``, ``resume`` and ``demo`` read records, through the wall; all else is public or post-processing.
     """

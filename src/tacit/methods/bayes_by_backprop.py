@@ -19,7 +19,7 @@ mubar and sbar are averages over the steps. The means were learnt through noise,
 wide network by more than s. Their path shows it: averages over stretches of it differ by the noise, and so V, the
 variance of mubar, follows from the variance of these averages (as in ``tacit.vi``). Few stretches span few directions,
 so half of V goes without its correlations, into all of them (as in SWAG, Maddox et al. 2019, which takes single
-iterates). It costs no privacy. Without V, chances of images are far too sure (papers/dpbnn).
+iterates). It costs no privacy. Without V, probabilities of images are far too sure (papers/dpbnn).
 
 Local reparameterisation (noise of its own for each record, on the units instead of the weights) is left out: grad_rho
 then no longer follows from grad_mu, so that twice the numbers go through the wall, with twice the squared noise, to be
@@ -132,7 +132,7 @@ def bayes_by_backprop(
     """
     moved(size)
     if net.flat:
-        raise ValueError('Under prior="none" the width of a weight that does nothing has no end. Choose another prior.')
+        raise ValueError('With prior="none" the posterior of an unused weight is improper. Choose another prior.')
     check_positive(first_std=first_std, temperature=temperature)
     if draws < 1:
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the weights. Write draws=1.")

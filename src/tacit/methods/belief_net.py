@@ -28,7 +28,7 @@ Where noise exceeds the precision the step is shortened, which changes how fast 
 Errata followed (docs/errata.md#sigmoid-belief-networks): no 1/2 before <xi><z>' in equation 72 (S1); the rate of q(x)
 is E[zeta] + E[phi] (S2); all variances are in E[psi^2] and the moments are joint, which is exact for factorised q(w_jk)
 (S3); xi of b is public (S4); one mechanism for all blocks (S5). The posterior is that of the statistics as released: it
-does not count their noise.
+does not account for their noise.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 5) -> Array
     mean = jnp.concatenate([net["c"][:, None], net["W"]], 1)
     if flat.shape[1] != len(mean):
         raise ValueError(
-            f"The images have {flat.shape[1]} pixels, the network has {len(mean)}. Give images like its own."
+            f"The images have {flat.shape[1]} pixels, the network has {len(mean)}. Pass images of that size."
         )
     point = Net(mean, jnp.zeros_like(mean), jnp.asarray(net["b"]), jnp.zeros_like(net["b"]))
     there = jnp.isfinite(flat)
@@ -293,7 +293,7 @@ def _only(tree: PyTree) -> Array:
     leaves = jax.tree.leaves(tree)
     if len(leaves) != 1:
         raise ValueError(
-            f"A record has {len(leaves)} columns. A belief net models one array of pixels; give only that."
+            f"A record has {len(leaves)} columns. A belief net models one array of pixels; pass only that."
         )
     return jnp.asarray(leaves[0])
 

@@ -17,7 +17,7 @@ So a hidden Markov model is given by the forward pass alone. Where it leaves the
 noise in place of a composition per coordinate, sensitivities are those of sums, and the average is kept unrepaired. And
 where a family can tell how statistics scatter given the parameters (``refill``), a draw goes in turns between the
 parameters given statistics and the statistics given parameters and what was released (Bernstein and Sheldon 2018): its
-intervals then count the privacy noise, if all records took part (rate 1).
+intervals then account for the privacy noise, if all records took part (rate 1).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Family(NamedTuple):
         As in ``tacit.Method`` and its model.
     refill
         ``refill(draw, noisy, noise_std, key)``: one draw of the statistics, given parameters, and statistics to which
-        noise of known standard deviations was added. Optional: with it, intervals count the noise.
+        noise of known standard deviations was added. Optional: with it, intervals account for the noise.
     latent
         Whether a record has latent variables. Without, statistics never change, and one step is enough.
     """
@@ -160,7 +160,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
         if set(blocks) != set(model.bounds):
             raise ValueError(
                 f"The statistics have the blocks {sorted(blocks)} and bounds are given for {sorted(model.bounds)}. "
-                "Noise is shared among blocks by their bounds: give one for each."
+                "Noise is shared among blocks by their bounds: pass one for each."
             )
         names = sorted(blocks)
         weights = block_weights([model.bounds[name] for name in names], [blocks[name].size for name in names])

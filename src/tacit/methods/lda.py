@@ -235,7 +235,7 @@ def _lines(table: Array, record: Record) -> tuple[Array, Array]:
 
 
 def _sweep(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[Array, Array]:
-    """Revise a document's topics; give exp(E log theta) up to a factor, and each word's sum of it over the topics."""
+    """Revise a document's topics; return exp(E log theta) up to a factor, and each word's sum of it over the topics."""
 
     def revise(_: Any, gamma: Array) -> Array:
         weight = jnp.exp(digamma(gamma))

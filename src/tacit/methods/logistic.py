@@ -238,8 +238,8 @@ def _needs(likelihood: str, most: float) -> tuple[Requirement, ...]:
     if likelihood == "binomial":
         return (
             Requirement(
-                f"trials must be a whole number from 0 to most={most:g} and y one from 0 to trials. Give most=... the "
-                "largest number of trials that there can be.",
+                f"trials must be a whole number from 0 to most={most:g} and y one from 0 to trials. Set most=... to "
+                "the largest number of trials that there can be.",
                 lambda record: (
                     whole(record["y"])
                     & whole(record["trials"])
@@ -251,7 +251,7 @@ def _needs(likelihood: str, most: float) -> tuple[Requirement, ...]:
         )
     return (
         Requirement(
-            f"y must be a whole number from 0 to most={most:g}. Give most=... the largest count that there can be, "
+            f"y must be a whole number from 0 to most={most:g}. Set most=... to the largest count that there can be, "
             "or cut off larger ones: y = numpy.minimum(y, most).",
             lambda record: whole(record["y"]) & (record["y"] >= 0) & (record["y"] <= most),
         ),

@@ -69,14 +69,14 @@ def marginals(
     schema
         Of the records. Numbers are cut into bins between their bounds.
     queries
-        The marginals: pairs of columns, or more or fewer of them, chosen without a look at the records or by
+        The marginals: pairs of columns, or more or fewer of them, chosen without reading the records or by
         ``tacit.run.pairs.choose_pairs``; by default all pairs. An analysis of synthetic records is right as far as the
         marginals determine it: a regression needs all pairs of its columns.
     bins
         By column, how many bins of equal width, or their public edges; by default 8, and fewer for few whole numbers.
     prior_std
-        Standard deviation of the prior of a column's own effects, on the scale of logarithms of chances; with every
-        further column that effects are of it is halved.
+        Standard deviation of the prior of a column's own effects, on the scale of logarithms of probabilities; with
+        every further column that effects are of it is halved.
 
     Returns
     -------
@@ -339,7 +339,7 @@ def _cut(column: Column, bins: int | Sequence[float | int] | None) -> Cut:
     if column.shape:
         raise ValueError(
             f"Column {column.name!r} holds arrays of the shape {column.shape}. Marginals are of numbers and "
-            "categories: give every entry a column of its own."
+            "categories: make every entry a column of its own."
         )
     if column.levels is not None:
         if bins is not None:
@@ -463,7 +463,7 @@ def _within(query: Names) -> list[Names]:
 
 
 def _eliminate(factors: Sequence[tuple[Names, Array]], order: Names) -> tuple[Array, list[tuple[Names, str, Array]]]:
-    """Sum over all columns, one after another; also give each column's table, by the columns that it depends on."""
+    """Sum over all columns, one after another; also return each column's table, by the columns that it depends on."""
     left = list(factors)
     conditionals = []
     total = jnp.float32(0)

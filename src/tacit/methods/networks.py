@@ -246,7 +246,7 @@ def _outputs(placeholder: Any, shape_for: Callable[[Array], tuple[int, ...]]) ->
 
 def _check_targets(placeholder: Any, likelihood: str, targets: int, odd: bool) -> None:
     if odd:
-        raise ValueError('With noise="output" the network must give a mean and a log deviation for each target.')
+        raise ValueError('With noise="output" the network must return a mean and a log deviation for each target.')
     size = math.prod(jnp.shape(placeholder["y"]))
     wanted = 1 if likelihood == "categorical" else targets
     if size != wanted:

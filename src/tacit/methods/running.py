@@ -206,7 +206,7 @@ def cut_normal(key: Key, low: Array, high: Array) -> Array:
 def shrink_off_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
     """Draw a noisy mirrored matrix towards its diagonal, by the share of the rest that noise explains (James-Stein).
 
-    Also give the variances of its entries given what was released.
+    Also return the variances of its entries given what was released.
     """
     identity = jnp.eye(len(matrix))
     rest = matrix * (1 - identity)
@@ -257,7 +257,7 @@ def check_positive(**values: float) -> None:
     """Refuse public numbers that are not positive, by their names."""
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without a look at the data.")
+            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without reading the data.")
 
 
 def records_of(plan: Plan, name: str, given: int | None = None) -> int:
@@ -313,7 +313,7 @@ def moved(size: int | None = None, steps: int | None = None) -> None:
 
 
 def deviation(prior_std: float, name: str, older: float | None, power: float) -> float:
-    """Return a prior's standard deviation, which an argument of the release before may give by another measure.
+    """Return a prior's standard deviation, which a deprecated argument may state by another measure.
 
     Privacy: public.
 

@@ -19,7 +19,8 @@ former: the pace divided by N. Signal and noise of a step shrink alike, and N ti
 
 Where else it leaves the paper (docs/errata.md#expectation-propagation): subsets of a fixed rate; one joint clip of both
 parts, which tempers a site but keeps its mean; noise on the sum of theta_n alone; nothing is skipped before the noise.
-The average of releases is kept as it came; what is used is a repaired copy (``floored``), whose width counts the noise.
+The average of releases is kept as it came; what is used is a repaired copy (``floored``), whose width accounts for the
+noise.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def sep(
         pace by the number of records.
     repair
         What makes a noisy precision positive. "floor": directions lost in the noise fall back to the prior, and the
-        posterior's width counts the noise. "retraction": a step is bent so that a precision falls by half at most.
+        posterior's width accounts for the noise. "retraction": a step is bent so that a precision falls by half at
+        most.
     prior, size
         Deprecated: the prior's precision, which follows from ``prior_std``, and what the plan has.
 

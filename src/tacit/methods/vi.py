@@ -19,8 +19,9 @@ drawn by the record's own secret key; and parameters that it is computed from di
 their gradient next to u_i in the contribution.
 
 A Laplace guide is a point; the curvature there is a sum over records too, and each tenth step asks for it. Its
-posterior counts the privacy noise (docs/errata.md#a-posterior-that-accounts-for-the-noise). Averaged over the path,
-scores are g = H (w* - w) + noise of known variance S, w* the mode of the likelihood; so with a prior of precision P
+posterior accounts for the privacy noise (docs/errata.md#a-posterior-that-accounts-for-the-noise). Averaged over the
+path, scores are g = H (w* - w) + noise of known variance S, w* the mode of the likelihood; so with a prior of precision
+P
 
     w* ~ N(w + L^-1 (H (H + S)^-1 g + grad log p(w)), L^-1),    L = P + H (H + S)^-1 H
 
@@ -29,7 +30,8 @@ and every draw has an H of its own, from what the noise leaves open of it.
 Normal guides show in their path what the noise does to them: averages over K stretches of it differ by the noise, by
 subsets and by the guide's own draws, and so V, the variance of phibar, follows from the variance of these averages
 (batch means; Chen et al. 2020), correlations included. It costs no privacy. What moves more slowly than a stretch is
-long is not seen: intervals count much of the noise and not all of it (papers/coverage). Other guides leave it out.
+long is not seen: intervals account for much of the noise and not all of it (papers/coverage). Other guides leave it
+out.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def vi(
     model
         A NumPyro model with one plate over records, whose length follows its arguments. It is called with the columns
         of the records as keyword arguments (a dictionary of records) or positional ones (a tuple); for predictions the
-        observed ones are left out, so give them the default ``None``. Parameters without a prior (``numpyro.param``, a
+        observed ones are left out, so pass them the default ``None``. Parameters without a prior (``numpyro.param``, a
         network by ``eqx_module``) are estimated as points.
     guide
         A NumPyro guide, an AutoGuide or its class, or nothing for ``AutoNormal``. A model with latents inside the

@@ -194,7 +194,7 @@ class Formula:
         return self._design.outcome(columns)
 
     def mean(self, draw: Mapping[str, Any], columns: Columns) -> Array:
-        """Return what is expected of each record at one draw: a mean, or for several levels the chance of each.
+        """Return what is expected of each record at one draw: a mean, or for several levels the probability of each.
 
         Privacy: as ``design``.
         """
@@ -216,7 +216,7 @@ class Formula:
 
     @property
     def success(self) -> Any:
-        """The level of a response of two levels whose chance is modelled: the second, or the one in brackets.
+        """The level of a response of two levels whose probability is modelled: the second, or the one in brackets.
 
         Privacy: public.
         """

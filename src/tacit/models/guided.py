@@ -92,7 +92,7 @@ class GuidedModel(TracedModel):
         return {name: self._transforms[name].inv(value) for name, value in found.items()}
 
     def sample_guide(self, params: Values, key: Key) -> tuple[dict[str, Array], Array]:
-        """Draw the latents outside the plate, constrained, and give the guide's log density there."""
+        """Draw the latents outside the plate, constrained, and return the guide's log density there."""
         terms, trace = self._guide.log_probs(self._repeat(1), self.constrain_params(params), key)
         log_density = sum((term for name, term in terms.items() if name not in self.local), jnp.asarray(0.0))
         return {name: trace[name]["value"] for name in self.latents}, log_density
@@ -230,7 +230,7 @@ class GuidedModel(TracedModel):
                 if public and jax.tree.map(jnp.shape, site["value"]) != jax.tree.map(jnp.shape, two[name]["value"]):
                     raise ValueError(
                         f"The site {name!r} of the {part.kind} is outside the plate over records, but its shape "
-                        "follows the number of records: each would have an entry of its own. Give it a fixed shape, or "
+                        "follows the number of records: each would have an entry of its own. Use a fixed shape, or "
                         "let the guide compute what a record needs from the record (as a VAE's encoder does)."
                     )
         params = self._made_up_params()

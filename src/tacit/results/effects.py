@@ -163,7 +163,7 @@ def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], ne
     for name, values in contrasts.items():
         facts = _column(model, name)
         if isinstance(values, str) or len(values) < 2:
-            raise ValueError(f"The contrast of {name!r} is {values!r}. Give two values or more: [first, second].")
+            raise ValueError(f"The contrast of {name!r} is {values!r}. Pass two values or more: [first, second].")
         settings = [{**columns, name: _constant(facts, value, _lines(columns))} for value in values]
         means = [_each(posterior, partial(_mean, model, one)) for one in settings]
         for value, mean in zip(values[1:], means[1:], strict=True):
@@ -308,9 +308,9 @@ def _table(title: str, lines: list[str], model: Formula, draws: np.ndarray) -> E
 
 def _wanted(model: Formula) -> str:
     if model.family == "bernoulli":
-        return f"chance of {model.response} = {model.success}"
+        return f"probability of {model.response} = {model.success}"
     if model.family in ("ordinal", "categorical"):
-        return f"chance of each level of {model.response}"
+        return f"probability of each level of {model.response}"
     return model.response
 
 

@@ -207,8 +207,8 @@ def rehearse(
         As in ``fit``, or lists of them: every combination is rehearsed.
     simulate
         ``simulate(key, size)`` makes up records as ``PrivateData`` takes them, from public knowledge. Columns that it
-        leaves out are drawn by the method from its prior. It may give a pair: whole records, and a dictionary with the
-        values from which they were made, named like the posterior's draws. Without it inputs are even between their
+        leaves out are drawn by the method from its prior. It may return a pair: whole records, and a dictionary with
+        the values from which they were made, named like the posterior's draws. Without it inputs are even between their
         bounds, and all else is drawn by the method.
     log_likelihood
         ``log_likelihood(draw, record)``, for methods that do not know their own.
@@ -305,15 +305,15 @@ class _Stage:
     def check(self) -> None:
         """Refuse what cannot be rehearsed."""
         if self.schema is None and self.simulate is None:
-            raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Give one.")
+            raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Pass one.")
         if self.simulate is None and self.built.model.simulate is None:
             raise ValueError(
-                f"The method ({title_of(self.built)}) cannot make up records. Give simulate=, a function of a key and "
+                f"The method ({title_of(self.built)}) cannot make up records. Pass simulate=, a function of a key and "
                 "a size that makes them up from public knowledge."
             )
 
     def records(self, key: Key) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        """Make up the records of a fit and those held out, and give the values from which they were made."""
+        """Make up the records of a fit and those held out, and return the values from which they were made."""
         count = self.size * self.max_records + HELD_OUT
         columns_key, draw_key = jax.random.split(key)
         truth: Mapping[str, Any] = {}

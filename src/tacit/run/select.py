@@ -101,7 +101,7 @@ def select(
         As in ``fit``.
     repeats
         How many runs on average; by default three for each candidate. The number is Poisson, but not 0. A candidate is
-        left out with a chance of about ``exp(-repeats / len(candidates))``; more runs need more noise.
+        left out with a probability of about ``exp(-repeats / len(candidates))``; more runs need more noise.
     rate, steps
         Of every run, whatever the candidate. A tenth of the steps goes to the score.
     bound
@@ -136,7 +136,7 @@ def select(
     check_types(data, budget, key)
     if not candidates:
         raise ValueError(
-            "There are no candidates. Give some by name: {'small clip': {'method': tacit.vi(model), 'clip': 1.0}}."
+            "There are no candidates. Pass some by name: {'small clip': {'method': tacit.vi(model), 'clip': 1.0}}."
         )
     asking = max(1, round(ASKING * steps))
     if steps < 2:
@@ -212,7 +212,7 @@ def _candidate(
     if term is None:
         raise ValueError(
             f"The candidate {name!r} ({title_of(built)}) does not know the log-likelihood of a record, by which "
-            "candidates are compared. Give log_likelihood=, a function of a draw and a record."
+            "candidates are compared. Pass log_likelihood=, a function of a draw and a record."
         )
     if isinstance(clip, str):
         raise ValueError(f"The candidate {name!r} has clip={clip!r}. A selection takes clips that are numbers.")

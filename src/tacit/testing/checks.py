@@ -112,7 +112,7 @@ def _check_requirements(case: Case) -> None:
         if not fits.all():
             raise MethodError(
                 f"Record {int(np.argmin(fits))} does not meet a requirement: {need.message} Such records contribute "
-                "nothing. Give records that fit, or correct the predicate."
+                "nothing. Pass records that fit, or correct the predicate."
             )
 
 

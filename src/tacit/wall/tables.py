@@ -136,7 +136,7 @@ def _schema(schema: Any) -> Schema:
         return Schema.read(Path(schema))
     if not isinstance(schema, Schema):
         raise TypeError(
-            f"The schema is of type {type(schema).__name__}. Give a tacit.Schema, or the path of its TOML file; "
+            f"The schema is of type {type(schema).__name__}. Pass a tacit.Schema, or the path of its TOML file; "
             "tacit.facts.files.draft(path) writes a draft of one."
         )
     return schema
@@ -182,7 +182,7 @@ def _level(column: Column) -> Callable[[str], Level | None]:
         # A table that tacit wrote has an apostrophe before text that a spreadsheet would run.
         if any(written.setdefault(form, level) != level for form in (text, str(escaped(str(level))).strip())):
             raise ValueError(
-                f"Column {column.name!r} declares two levels that a CSV file writes alike. Give them different names."
+                f"Column {column.name!r} declares two levels that a CSV file writes alike. Rename one of them."
             )
     whole = any(isinstance(level, int) and not isinstance(level, bool) for level in levels)
     truth = any(isinstance(level, bool) for level in levels)

@@ -44,7 +44,7 @@ class Batch(NamedTuple):
         lengths = sorted({example_count(leaf) for leaf in given})
         if len(lengths) != 1:
             raise ValueError(
-                f"The arrays of a batch have the lengths {lengths}, but a step takes each record apart. Give arrays of "
+                f"The arrays of a batch have the lengths {lengths}, but a step takes each record apart. Pass arrays of "
                 "one length, and constant arrays to DPSVI as keywords."
             )
         arrays = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]

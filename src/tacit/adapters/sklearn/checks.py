@@ -47,7 +47,7 @@ def _is_real(values: Any) -> bool:
 
 
 def _quietly(function: Callable[[], Any]) -> Any:
-    """Call a conversion, or give None: its error may quote a record, also as the context of a later error."""
+    """Call a conversion, or return None: its error may quote a record, also as the context of a later error."""
     try:
         return function()
     except Exception:
