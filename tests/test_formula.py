@@ -16,7 +16,7 @@ import pytest
 
 import tacit
 from tacit.facts import parsing
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.models.formula import Formula, formula
 
@@ -66,7 +66,7 @@ RIGHT_SIDES = [
 
 
 def public_records(count: int = 300, seed: int = 1) -> dict[str, Any]:
-    return evenly(SCHEMA, jax.random.key(seed), count)
+    return even_columns(SCHEMA, jax.random.key(seed), count)
 
 
 def frame_of(records: dict[str, Any]) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.types import Array
 
@@ -111,7 +111,7 @@ def scattered(schema: Schema) -> dict[str, Array]:
     """Return public records that know nothing but the schema, both ends of all bounds among them."""
     known = Schema({name: column for name, column in schema.columns.items() if not column.shape})
     records = {}
-    for name, values in evenly(known, jax.random.key(0), FRAME - 2).items():
+    for name, values in even_columns(known, jax.random.key(0), FRAME - 2).items():
         column = known.columns[name]
         ends = [0, len(column.levels) - 1] if column.levels is not None else [column.low, column.high]
         records[name] = jnp.concatenate([values, jnp.asarray(ends, values.dtype)])

@@ -7,7 +7,7 @@
         G    = (sum over the subset of clip(u_i) + noise) / rate
         g_mu = G + tau grad_mu E_q log p(w),   g_s = G eps + tau (grad_s E_q log p(w) + 1/s)
         mu = optimiser(-g_mu / size),  rho = Adam(-g_rho)   of many weights, rho in every fourth step
-    a draw:  w ~ N(mubar, sbar^2 + (V + diag V) / 2)     V from how averages of mu over stretches of the path differ
+    a draw:  w ~ N(mubar, sbar^2 + (V + diag V) / 2)     V from the batch means of mu along the path
 
 Where it leaves the paper (docs/errata.md#bayes-by-backprop): the divergence from the prior is counted once, not once a
 record, and stays outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates
@@ -16,10 +16,10 @@ bound on the evidence is climbed. In wide networks its summit is known to be a p
 thousands of weights to a unit each bring their divergence; a lower temperature counts the divergence for less.
 
 mubar and sbar are averages over the steps. The means were learnt through noise, and are uncertain for that alone: in a
-wide network by more than s. Their path shows it: averages over stretches of it differ by the noise, and so V, the
-variance of mubar, follows from the variance of these averages (as in ``tacit.vi``). Few stretches span few directions,
-so half of V goes without its correlations, into all of them (as in SWAG, Maddox et al. 2019, which takes single
-iterates). It costs no privacy. Without V, probabilities of images are far too sure (papers/dpbnn).
+wide network by more than s. Their path shows it: averages over batches of it (batch means) differ by the noise, and so
+V, the variance of mubar, follows from the variance of these averages (as in ``tacit.vi``). Few batches span few
+directions, so half of V goes without its correlations, into all of them (as in SWAG, Maddox et al. 2019, which takes
+single iterates). It costs no privacy. Without V, probabilities of images are far too sure (papers/dpbnn).
 
 Local reparameterisation (noise of its own for each record, on the units instead of the weights) is left out: grad_rho
 then no longer follows from grad_mu, so that twice the numbers go through the wall, with twice the squared noise, to be
@@ -40,15 +40,15 @@ from tacit.methods.running import (
     BatchMeans,
     check_positive,
     inner,
-    longer,
     many,
     moved,
     normals,
     perturbed_average,
     records_of,
     sample_average_error,
-    stretches,
+    start_batch_means,
     tail_average,
+    update_batch_means,
     when,
 )
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
@@ -168,7 +168,7 @@ def _backprop(
         memory = of_mean.init(mean), of_rho.init(rho)
         seed = seeded(key)
         weights = drawn(mean, std, seed)
-        return BackpropState(params, std, params, stretches(mean), seed, weights, memory, jnp.int32(0))
+        return BackpropState(params, std, params, start_batch_means(mean), seed, weights, memory, jnp.int32(0))
 
     def deviations(rho: Weights) -> Weights:
         # The barrier: without it they are computed again wherever they are used.
@@ -216,7 +216,7 @@ def _backprop(
         params, memory = Gaussian(mean, rho), (of_means, of_widths)
         seed = seeded(key)
         average = tail_average(state.average, params, state.step)
-        path = longer(state.path, mean, state.step)
+        path = update_batch_means(state.path, mean, state.step)
         return BackpropState(params, std, average, path, seed, drawn(mean, std, seed), memory, state.step + 1)
 
     def draw(state: BackpropState, key: Key) -> dict[str, Array]:

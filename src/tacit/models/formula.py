@@ -28,7 +28,7 @@ from tacit.facts.parsing import (
 from tacit.facts.schema import Schema
 from tacit.facts.terms import Columns, Group, length_of
 from tacit.models.families import FAMILIES, Family
-from tacit.models.priors import Sites, told
+from tacit.models.priors import Sites, described
 from tacit.types import Array
 
 OTHER_NAMES = {"logistic": "bernoulli", "binary": "bernoulli", "normal": "gaussian", "linear": "gaussian"}
@@ -243,7 +243,7 @@ class Formula:
             "Priors, on the scale of the columns:",
         ]
         for name, prior in self.priors.items():
-            lines.append(f"  {name:28} {told(prior)}{self._meaning(name)}")
+            lines.append(f"  {name:28} {described(prior)}{self._meaning(name)}")
         for term in self.group_terms:
             shown = [*term.groups[:6], *(["..."] if len(term.groups) > 6 else [])]
             lines.append(f"Groups of {term.name}: {len(term.groups)} ({', '.join(shown)}).")

@@ -84,7 +84,7 @@ def bare(prior: dist.Distribution) -> dist.Distribution:
     return prior
 
 
-def told(prior: dist.Distribution) -> str:
+def described(prior: dist.Distribution) -> str:
     """Describe a prior in words."""
     prior = bare(prior)
     numbers = []

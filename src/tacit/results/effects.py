@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.facts.column import Column
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.models.formula import Formula
 from tacit.results.posterior import Posterior
@@ -249,7 +249,7 @@ def reference(model: Formula) -> dict[str, Array]:
     Privacy: public.
     """
     known = Schema({name: model.schema.columns[name] for name in model.columns or (model.response,)})
-    return evenly(known, jax.random.key(0), REFERENCE)
+    return even_columns(known, jax.random.key(0), REFERENCE)
 
 
 def _mean(model: Formula, columns: Mapping[str, Any], draw: Mapping[str, Any]) -> Array:

@@ -28,7 +28,7 @@ import numpy as np
 from tacit.accounting.mechanism import Budget
 from tacit.engine import random as secret_random
 from tacit.engine.runner import Runner
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.ledger.file import Ledger
 from tacit.results.calibration import LEVEL
@@ -321,7 +321,7 @@ class _Stage:
             records, truth = _apart(self.simulate(columns_key, count))  # type: ignore[misc]
             records = jax.tree.map(np.asarray, records)
         elif self.simulate is None:
-            records, truth = self._draw(draw_key, evenly(self.schema, columns_key, count))
+            records, truth = self._draw(draw_key, even_columns(self.schema, columns_key, count))
         else:
             given, truth = _apart(self.simulate(columns_key, count))
             lacking = [name for name in self.schema.columns if name not in given]

@@ -18,8 +18,9 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import validate_data
 
 from tacit.accounting.mechanism import Budget
-from tacit.adapters.sklearn.checks import _bounds, _facts, _is_real, _quietly
+from tacit.adapters.sklearn.checks import _bounds, _facts, _is_real
 from tacit.adapters.sklearn.scaling import BoundsScaler
+from tacit.facts.files import none_on_error
 from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
 from tacit.results.posterior import Posterior
@@ -243,4 +244,4 @@ def _one_by_one(step: Any) -> bool:
             )
         return bool(np.allclose(whole, np.concatenate(single), rtol=1e-6, equal_nan=True))
 
-    return bool(_quietly(same))
+    return bool(none_on_error(same))
