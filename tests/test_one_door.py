@@ -20,7 +20,10 @@ METHODS_MAY_IMPORT = {
         # What several methods share; methods themselves do not import one another.
         *(
             f"tacit.methods.{name}"
-            for name in ("conjugate", "families", "gaussians", "networks", "running", "sites", "sparsity")
+            for name in (
+                *("conjugate", "curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
+                *("running", "sites", "sparsity"),
+            )
         ),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
@@ -29,7 +32,7 @@ METHODS_MAY_IMPORT = {
 D3P_MAY_IMPORT = {
     "tacit.adapters.d3p",
     *("tacit.accounting", "tacit.types", "tacit.engine.alias", "tacit.engine.clip", "tacit.engine.lattice"),
-    *("tacit.engine.random", "tacit.engine.sample", "tacit.wall.environment"),
+    *("tacit.engine.random", "tacit.engine.sample", "tacit.wall.environment", "tacit.wall.precision"),
 }
 """d3p's interface works on arrays that the script holds itself, which are nobody's secret to tacit. It may
 use the wall's tools for them, but neither its door nor its sealed records, and nothing that makes a certificate."""

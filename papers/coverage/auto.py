@@ -37,7 +37,7 @@ from tacit.engine import random
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
 from tacit.run.auto import by_glm
-from tacit.run.fit import drawing
+from tacit.run.draws import drawing
 from tacit.run.plan import planned
 from tacit.wall.data import encode
 

@@ -42,7 +42,7 @@ import tacit
 from tacit.engine import random
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
-from tacit.run.fit import drawing
+from tacit.run.draws import drawing
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))
@@ -253,7 +253,7 @@ class Repeated:
     def fit(self, records: Any, seed: int) -> dict[str, Any]:
         """Return a thousand draws."""
         key, steps, runner = jax.random.key(seed), self.mechanism.steps, self.runner
-        runner._records, runner._key = jax.tree.map(jnp.asarray, records), key
+        runner._programs.storage.arrays, runner._key = jax.tree.map(jnp.asarray, records), key
         runner.rekey(random.fixed(seed))
         state = runner.advance(self.init(key), 0, steps)
         draws = self.draws(state, jax.random.fold_in(key, steps))

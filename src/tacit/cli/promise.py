@@ -169,7 +169,8 @@ def _show(chosen: argparse.Namespace) -> None:
 
 
 def _verify(chosen: argparse.Namespace) -> None:
-    from tacit.ledger.certificate import Certificate, CertificateError
+    from tacit.ledger.certificate import Certificate
+    from tacit.ledger.record import CertificateError
 
     if chosen.ledger is not None:
         chosen.ledger = existing_ledger(chosen.ledger)
@@ -190,7 +191,7 @@ def _verify(chosen: argparse.Namespace) -> None:
 
 def _compared(certificate: Any, path: Path, ledger: Any) -> str:
     """Check a certificate, and the numbers in the run's folder if they are there; say what was found of them."""
-    from tacit.ledger.certificate import CertificateError
+    from tacit.ledger.record import CertificateError
     from tacit.results.numbers import Saved
 
     file = (path if path.is_dir() else path.parent) / "posterior.npz"

@@ -205,7 +205,7 @@ def _fit(chosen: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from tacit.ledger.file import atomic_write
+    from tacit.system import atomic_write
 
     atomic_write(path, lambda file: file.write(text.encode("utf-8")))
 
@@ -235,7 +235,11 @@ def _carry_out(folder: Path, chosen: argparse.Namespace, moved: Path | None = No
         names = ("label", "mean", "std", "low", "high")
         certificate = posterior.certificate
         facts = {name: getattr(certificate, name) for name in ("epsilon", "delta", "simulation")}
-        rows = [dict(zip(names, row, strict=True)) for row in posterior.rows()]
+        kept = names if posterior.has_intervals else names[:3]
+        rows = [
+            {**dict(zip(kept, row, strict=False)), **learnt._asdict()}
+            for row, learnt in zip(posterior.rows(), posterior.learnt(), strict=True)
+        ]
         write({**facts, "reason": posterior.reason, "warning": posterior.warning, "rows": rows, **files})
         return
     print(posterior)
@@ -431,7 +435,7 @@ def _posterior(folder: Path, method: Any = None) -> Any:
     import zipfile
 
     file = existing(folder / DONE)
-    from tacit.ledger.certificate import CertificateError
+    from tacit.ledger.record import CertificateError
     from tacit.results.posterior import Posterior
 
     try:

@@ -201,6 +201,7 @@ def marginals(
             update,
             draw,
             requirements=(need,),
+            validated="papers/synthetic",
             suggests=Suggestions(clip=math.sqrt(len(asked)), rate=1.0, steps=1),
             model=Model(synthesize=synthesize),
         )

@@ -242,7 +242,7 @@ def pbp(
             contribute,
             update,
             draw,
-            points,
+            point_estimates=points,
             requirements=head.requirements if head else (),
             for_size=records,
             suggests=Suggestions(clip=1.5, steps=4000, weights=_weights(shapes, learnt)),

@@ -36,7 +36,7 @@ class SGDState(NamedTuple):
 def sgd(net: Network, *, optimizer: optax.GradientTransformation | None = None, size: int | None = None) -> MethodFor:
     """Fit a network's weights as one point, by private gradient descent: the baseline without a posterior.
 
-    The number of records must be declared, and about right is enough.
+    The number of records must be declared; about right is enough.
 
     Privacy: public.
 

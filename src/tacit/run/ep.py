@@ -20,7 +20,8 @@ from tacit.methods.running import deviation
 from tacit.methods.sep import sep
 from tacit.methods.sites import Site
 from tacit.results.posterior import Posterior
-from tacit.run.fit import fit_public, posterior_of
+from tacit.run.draws import posterior_of
+from tacit.run.public import fit_public
 from tacit.types import Array, Key, Plan, PyTree
 from tacit.wall.data import PrivateData
 

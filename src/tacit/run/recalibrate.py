@@ -151,12 +151,8 @@ def fit_intervals(
     ----------
     posterior
         Of a network with one numeric target.
-    data
-        Sealed records that it was not fitted to.
-    budget
-        What may be spent.
-    key
-        For the predictions.
+    data, budget, key
+        As in ``fit_temperature``.
     level
         Wanted coverage.
     simulate
@@ -179,8 +175,8 @@ def fit_sets(
     budget: Budget,
     *,
     key: Key,
-    level: float = 0.9,
     simulate: int | None = None,
+    level: float = 0.9,
 ) -> Sets:
     """Estimate split-conformal sets of classes, with the promise of ``fit_intervals``.
 

@@ -12,18 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
+from tacit.accounting.mechanism import Budget, Mechanism, calibrate
 from tacit.engine import random as secret_random
 from tacit.engine.repeat import best_of
-from tacit.engine.runner import Runner, versions
-from tacit.ledger.certificate import Certificate
+from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
 from tacit.ledger.provenance import whose
 from tacit.methods.scored import ScoredState, scored
 from tacit.results.numbers import fingerprint
 from tacit.results.posterior import Posterior
-from tacit.run.fit import caveats, check_types, posterior_of, released_numbers
-from tacit.run.plan import STEPS, built_for, default_rate, plan_for, refuse_unsuited, suited_clip, title_of
+from tacit.run.certify import certify, leave_room, released_numbers
+from tacit.run.draws import posterior_of
+from tacit.run.plan import STEPS, built_for, check_types, default_rate, plan_for, refuse_unsuited, suited_clip, title_of
 from tacit.run.rehearse import LogLikelihood
 from tacit.types import Key, Method, MethodFor, Plan
 from tacit.wall.data import PrivateData
@@ -165,25 +165,19 @@ def select(
     }
     # Everything is checked and compiled before the charge, so that what can go wrong does so for nothing.
     runners = [Runner(method, data, mechanism, **facts) for method in methods]
-    if _slack(runners, mechanism, budget.epsilon) > RESERVE * budget.delta:
-        raise ValueError(
-            f"At epsilon {budget.epsilon:g} a delta of {budget.delta:g} leaves no room for what the samplers lack in "
-            "exactness. Ask for a smaller epsilon or a larger delta."
-        )
+    leave_room(_slack(runners, mechanism, budget.epsilon), budget)
     starts = [jax.tree.map(jnp.asarray, jax.jit(method.init)(key)) for method in methods]
     place, state = best_of(runners, starts, _score, seed=simulate)
-    cost = max(budget.epsilon, mechanism.cost(budget.delta * (1 - RESERVE)))
     posterior = posterior_of(methods[place], state, jax.random.fold_in(key, steps), None)
     score = _score(state)
-    posterior.certificate = Certificate.issue(
-        ledger=data.ledger,
-        run=facts["run"],
-        budget=budget,
-        slack=_slack(runners, mechanism, cost),
-        versions=versions(),
-        caveats=caveats(budget, data),
-        numbers={**released_numbers(state, posterior), "score": _fingerprint(list(candidates)[place], score)},
-        code="user" if any(whose(method.contribute) == "user" for method in methods) else "tacit",
+    posterior.certificate = certify(
+        data.ledger,
+        facts["run"],
+        budget,
+        data,
+        lambda _, epsilon: _slack(runners, mechanism, epsilon),
+        {**released_numbers(state, posterior), "score": _fingerprint(list(candidates)[place], score)},
+        "user" if any(whose(method.contribute) == "user" for method in methods) else "tacit",
     )
     return Selected(list(candidates)[place], posterior, score)
 

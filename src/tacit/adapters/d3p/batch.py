@@ -12,6 +12,7 @@ import numpy as np
 
 from tacit.adapters.d3p.util import example_count
 from tacit.types import Array
+from tacit.wall.precision import rounded
 
 
 class Form(NamedTuple):
@@ -52,7 +53,7 @@ class Batch(NamedTuple):
         constants = tuple(i for i in arrays if i not in rows)
         others = tuple((i, leaf) for i, leaf in enumerate(leaves) if i not in arrays)
         form = Form(tree, lengths[0], rows, constants, others)
-        return Batch(form, [jnp.asarray(leaves[i]) for i in rows], [leaves[i] for i in constants])
+        return Batch(form, [rounded(leaves[i]) for i in rows], [rounded(leaves[i]) for i in constants])
 
     def made_up(self, count: int) -> Any:
         """Return arguments with so many public stand-in records."""

@@ -195,18 +195,17 @@ class PrivateLinearRegression(RegressorMixin, _Regression):  # type: ignore[misc
         *,
         bounds: Any = None,
         target_bounds: Any = None,
+        prior_std: float = 4.0,
         size: int | None = None,
+        steps: int = 40,
         epsilon: float = 1.0,
         delta: float = 1e-6,
-        prior_std: float = 4.0,
-        steps: int = 40,
         ledger: str | os.PathLike[str] | None = None,
         random_state: int | None = None,
         simulate: int | None = None,
     ) -> None:
-        self.bounds, self.target_bounds, self.size = bounds, target_bounds, size
-        self.epsilon, self.delta = epsilon, delta
-        self.prior_std, self.steps = prior_std, steps
+        self.bounds, self.target_bounds, self.prior_std = bounds, target_bounds, prior_std
+        self.size, self.steps, self.epsilon, self.delta = size, steps, epsilon, delta
         self.ledger, self.random_state, self.simulate = ledger, random_state, simulate
 
     def fit(self, X: Any, y: Any) -> Self:
