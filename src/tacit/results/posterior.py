@@ -58,6 +58,15 @@ class Posterior(Draws):
         Where it was measured how often such intervals hold the truth under privacy noise; empty where it was not.
     noise_share
         Site name to the share of each interval's width that is privacy noise, where the method can say it.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> posterior = tacit.Posterior({"slope": np.linspace(0, 1, 101)}, certificate=None)
+    >>> print(posterior)
+                                 mean      std       5%      95%
+    slope                       0.500    0.292    0.050    0.950
+    public records: no privacy was bought, no certificate
     """
 
     def __init__(

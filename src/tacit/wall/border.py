@@ -1,4 +1,4 @@
-"""What is refused before the first look: methods that could carry records around the wall, and records that do not fit.
+"""What is refused before any record is read: methods that could carry records around the wall, and unfit records.
 
 The reference and the engine ask here.
 """
