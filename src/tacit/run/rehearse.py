@@ -257,7 +257,9 @@ def rehearse(
     seeds = np.asarray(jax.random.key_data(jax.random.split(key, replicates)))
     stage.check()  # before any process is started
     public, *private = _spread([(_public, stage, seeds), *((_private, stage, *one, seeds) for one in plan)])
-    rows = tuple(_compare(*one, *found, public) for one, found in zip(plan, private, strict=True))
+    rows = tuple(
+        _compare(spent, chosen, found, run, public) for (spent, chosen), (found, run) in zip(plan, private, strict=True)
+    )
     return Rehearsal(rows, budget, replicates)
 
 
