@@ -306,9 +306,7 @@ def test_settings_of_jax_are_in_the_tag() -> None:
 
 
 PARTS: dict[str, Callable[[Patch], None]] = {
-    "options of the compiler": lambda patch: patch.setattr(
-        sizes, "QUICK_OPTIONS", {"xla_cpu_enable_fast_math": False}
-    ),
+    "options of the compiler": lambda patch: patch.setattr(sizes, "QUICK_OPTIONS", {"xla_cpu_enable_fast_math": False}),
     "words at once": lambda patch: patch.setattr(random, "WORDS_AT_ONCE", 2 * random.WORDS_AT_ONCE),
     "words in a group": lambda patch: patch.setattr(alias, "GROUP", 2 * alias.GROUP),
     "segments": lambda patch: patch.setattr(sizes, "SEGMENTS", 49),
