@@ -194,7 +194,6 @@ def vi(
             values = reading.constrain_params(state.average)
             return {name: values[name] for name in reading.point_estimates}
 
-        clip = laplace.clip if laplace else getattr(model, "clip", reading.clip)
         return Method(
             init,
             contribute,
@@ -202,11 +201,9 @@ def vi(
             draw,
             points,
             per_record_key=bool(reading.local),
-            min_steps=CURVATURE_EVERY if laplace else 1,
-            validated="papers/coverage" if laplace else "",
-            noiseless=_noiseless if laplace else None,
-            suggests=Suggestions(clip=clip),
+            suggests=Suggestions(clip=laplace.clip if laplace else getattr(model, "clip", reading.clip)),
             model=reading.known(),
+            **(LAPLACE if laplace else {}),
         )
 
     return MethodFor(build)
@@ -339,6 +336,10 @@ def _noiseless(state: VIState) -> VIState:
     assert isinstance(state.path, Path)
     nothing = {name: jnp.zeros_like(getattr(state.path, name)) for name in ("score_variance", "curvature_variance")}
     return state._replace(path=state.path._replace(**nothing))
+
+
+LAPLACE: dict[str, Any] = {"min_steps": CURVATURE_EVERY, "validated": "papers/coverage", "noiseless": _noiseless}
+"""What a method with a Laplace guide declares."""
 
 
 def _perturbed_average(state: VIState, key: Key) -> Values:
