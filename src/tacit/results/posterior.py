@@ -42,7 +42,7 @@ class Posterior(Draws):
         Site name to array, with a leading axis of draws.
     certificate
         What was certified; None when the records were public.
-    points
+    point_estimates
         What was estimated without a posterior: name to array, or to a pytree of arrays for a network.
     warning
         What a reader of the numbers must know, such as that a rehearsal found the intervals too narrow; or None.

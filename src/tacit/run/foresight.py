@@ -119,9 +119,9 @@ def forewarn(foresight: Foresight | None, *, force: bool = False) -> None:
 
     Privacy: public.
     """
-    if foresight is None:
+    if foresight is None or force:
         return
-    if foresight.is_noise and not force:
+    if foresight.is_noise:
         raise ValueError(
             f"The answer would be noise, and what was spent on it would be lost. {foresight} To fit it all the same, "
             "write force=True."
