@@ -22,7 +22,7 @@ METHODS_MAY_IMPORT = {
         *(
             f"tacit.methods.{name}"
             for name in (
-                *("curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
+                *("arguments", "curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
                 *("running", "sites", "sparsity"),
             )
         ),

@@ -27,17 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from tacit.methods.running import (
-    Pace,
-    Running,
-    blend,
-    block_weights,
-    check_positive,
-    evenly,
-    polya_gamma_mean,
-    slowing,
-    start,
-)
+from tacit.methods.arguments import check_positive
+from tacit.methods.running import Pace, Running, blend, block_weights, evenly, polya_gamma_mean, slowing, start
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 LARGE = 64
