@@ -41,7 +41,8 @@ import jax.numpy as jnp
 from jaxtyping import Float32
 
 from tacit.methods.arguments import deviation
-from tacit.methods.running import Pace, Running, blend, polya_gamma_mean, slowing, start
+from tacit.methods.polya_gamma import polya_gamma_mean
+from tacit.methods.running import Pace, Running, blend, slowing, start
 from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 

@@ -68,12 +68,6 @@ def slowing(delay: float = 1.0, power: float = 0.7) -> Pace:
     return lambda step: (1 + step / delay) ** -power
 
 
-def polya_gamma_mean(square: Array) -> Array:
-    """Return the mean of a PG(1, c) variable, tanh(c/2) / (2c), from c squared; at most 1/4."""
-    c = jnp.sqrt(jnp.maximum(square, 1e-4))
-    return jnp.where(square < 1e-2, 0.25 - square / 48 + square**2 / 480, jnp.tanh(c / 2) / (2 * c))
-
-
 def block_weights(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
     """Return the weights, for a clip of 1, that share one release among blocks with the least noise in total.
 
