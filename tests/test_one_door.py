@@ -21,19 +21,20 @@ METHODS_MAY_IMPORT = {
         # What several methods share; methods themselves do not import one another.
         *(
             f"tacit.methods.{name}"
-            for name in (
-                *(
-                    "arguments",
-                    "curvature",
-                    "families",
-                    "gaussians",
-                    "likelihoods",
-                    "networks",
-                    "polya_gamma",
-                    "regressors",
-                ),
-                *("running", "sites", "sparsity"),
-            )
+            for name in [
+                "arguments",
+                "curvature",
+                "families",
+                "gaussians",
+                "likelihoods",
+                "networks",
+                "polya_gamma",
+                "regressors",
+                "running",
+                "sigmoid_layer",
+                "sites",
+                "sparsity",
+            ]
         ),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),

@@ -21,7 +21,7 @@ import numpy as np
 
 import tacit
 from tacit.engine import outer
-from tacit.methods.belief_net import pixel_accuracy, reconstruct
+from tacit.methods.sigmoid_layer import pixel_accuracy, reconstruct
 from tacit.types import Plan, Release
 
 HERE = Path(__file__).parent

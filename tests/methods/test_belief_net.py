@@ -15,8 +15,10 @@ from scipy import special
 import tacit
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine.step import Step
-from tacit.methods.belief_net import belief_net, pixel_accuracy, reconstruct
+from tacit.methods import sigmoid_layer
+from tacit.methods.belief_net import belief_net
 from tacit.methods.running import Running
+from tacit.methods.sigmoid_layer import pixel_accuracy, reconstruct
 from tacit.methods.sparsity import bessel_ratio
 from tacit.types import Plan, Release
 from tacit.wall.data import PrivateData
@@ -96,7 +98,7 @@ def slopes_of(q, y):
 @functools.partial(jax.jit, static_argnums=2)
 def factors(state, y, sweeps=100):
     """Return all factors of q at a state: the records' from the E-step, TPBN's from the means that the state holds."""
-    active, _, psi = jax.vmap(lambda seen: module._infer(state.net, seen, jnp.ones(J), sweeps))(y)
+    active, _, psi = jax.vmap(lambda seen: sigmoid_layer.infer(state.net, seen, jnp.ones(J), sweeps))(y)
     on = jnp.concatenate([jnp.ones((len(y), 1)), active], 1)
     net, sparsity = state.net, state.sparsity
     square = psi**2 + (on * (1 - on)) @ (net.mean**2).T + on @ net.variance.T
@@ -235,16 +237,16 @@ def test_without_noise_repairs_change_nothing_and_with_it_they_stay_in_bounds():
     method = built()
     state, y = some_state(method), images()
     averaged = release_of(method, state, y).total.averaged
-    number, active, curvature, spread = module._repaired(
-        Running(averaged, module.Averaged(*jnp.zeros(5)), jnp.int32(1))
+    number, active, curvature, spread = sigmoid_layer.repaired(
+        Running(averaged, sigmoid_layer.Averaged(*jnp.zeros(5)), jnp.int32(1))
     )
     np.testing.assert_allclose(active, averaged.active + N / 2, rtol=1e-5)
     np.testing.assert_allclose(curvature[:, 0], averaged.slope, rtol=1e-5)
     np.testing.assert_allclose(curvature[:, 1:], averaged.curvature, rtol=1e-4)
     np.testing.assert_allclose(spread, averaged.spread, rtol=1e-4)
     noisy = jax.tree.map(lambda leaf: leaf + 50 * jax.random.normal(KEY, leaf.shape), averaged)
-    number, active, curvature, spread = module._repaired(
-        Running(noisy, module.Averaged(*jnp.full(5, 50.0)), jnp.int32(1))
+    number, active, curvature, spread = sigmoid_layer.repaired(
+        Running(noisy, sigmoid_layer.Averaged(*jnp.full(5, 50.0)), jnp.int32(1))
     )
     assert np.all(curvature > 0)
     assert np.all(curvature <= number / 4 + 1e-3)
@@ -262,7 +264,7 @@ def test_no_record_and_no_state_exceed_the_worst_case_norms():
     every = jax.jit(jax.vmap(lambda net, record: method.contribute(state._replace(net=net), record, KEY)))
     for scale in (0.0, 0.01, 1.0, 30.0):
         drawn = [scale * generator.standard_cauchy((200, *leaf.shape)) for leaf in state.net]
-        net = module.Net(*(jnp.asarray(leaf, jnp.float32) for leaf in drawn))
+        net = sigmoid_layer.Net(*(jnp.asarray(leaf, jnp.float32) for leaf in drawn))
         net = net._replace(variance=jnp.abs(net.variance), bias_variance=jnp.abs(net.bias_variance))
         found = every(net, jnp.asarray(generator.random((200, J)) < 0.5))
         for leaf in jax.tree.leaves(found):
