@@ -24,6 +24,7 @@ METHODS_MAY_IMPORT = {
             for name in [
                 "arguments",
                 "curvature",
+                "document_topics",
                 "families",
                 "gaussians",
                 "likelihoods",
@@ -34,6 +35,7 @@ METHODS_MAY_IMPORT = {
                 "sigmoid_layer",
                 "sites",
                 "sparsity",
+                "word_counts",
             ]
         ),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),

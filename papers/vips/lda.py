@@ -32,7 +32,8 @@ import numpy as np
 from scipy import sparse
 
 import tacit
-from tacit.methods.lda import LDAState, tables
+from tacit.methods.document_topics import tables
+from tacit.methods.lda import LDAState
 from tacit.methods.running import blend
 from tacit.results.topics import coherence, perplexity, top_words
 from tacit.run.public import fit_public

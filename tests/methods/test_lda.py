@@ -21,6 +21,7 @@ from tacit.accounting.mechanism import Mechanism
 from tacit.engine import lattice
 from tacit.engine.runner import Runner
 from tacit.engine.step import Step
+from tacit.methods import document_topics, word_counts
 from tacit.methods import lda as module
 from tacit.methods.lda import LDAState, lda
 from tacit.methods.running import start
@@ -75,7 +76,9 @@ def same_bits(one: PyTree, two: PyTree) -> bool:
 def test_a_contribution_is_that_of_the_textbook_in_double_precision() -> None:
     method, made = built(alpha=0.3, sweeps=25), records()
     concentration = np.random.default_rng(1).gamma(0.5, 2.0, (TOPICS, WORDS)) + 0.05
-    state = method.init(KEY)._replace(likelihood=module.tables(jnp.asarray(concentration, jnp.float32)).likelihood)
+    state = method.init(KEY)._replace(
+        likelihood=document_topics.tables(jnp.asarray(concentration, jnp.float32)).likelihood
+    )
     log_beta = digamma(concentration) - digamma(concentration.sum(1, keepdims=True))
     for document in range(5):
         count = np.zeros(WORDS + 1)
@@ -88,7 +91,7 @@ def test_a_contribution_is_that_of_the_textbook_in_double_precision() -> None:
             gamma = 0.3 + phi @ count
         one = method.contribute(state, jax.tree.map(lambda leaf, i=document: jnp.asarray(leaf[i]), made), KEY)
         np.testing.assert_allclose(one.dense()[:, :-1], (phi * count).T, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(one.dense()[:, -1], module.MARGIN * count, rtol=1e-6)
+        np.testing.assert_allclose(one.dense()[:, -1], word_counts.MARGIN * count, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -99,9 +102,9 @@ def test_the_bound_never_falls_over_coordinate_updates() -> None:
 
     @functools.partial(jax.jit, static_argnums=1)
     def elbo(concentration: Any, sweeps: int) -> Any:
-        known = module.tables(concentration)
-        each = jax.vmap(lambda record: module.bound(known, record, 0.3, sweeps))(made)
-        return jnp.sum(each) + module.topic_bound(concentration, 0.2)
+        known = document_topics.tables(concentration)
+        each = jax.vmap(lambda record: document_topics.bound(known, record, 0.3, sweeps))(made)
+        return jnp.sum(each) + document_topics.topic_bound(concentration, 0.2)
 
     # Within a document, sweep by sweep.
     concentration = method.point_estimates(state)["concentration"]  # type: ignore[misc]
@@ -192,12 +195,12 @@ def test_without_noise_nothing_is_repaired_and_with_it_little_is_made_up() -> No
     generator = np.random.default_rng(6)
     words, topics, noise = 2000, 10, 5.0
     cells = np.where(generator.random((words, topics)) < 0.1, generator.exponential(100, (words, topics)), 0)
-    exact = np.concatenate([cells, module.MARGIN * cells.sum(1, keepdims=True)], 1).astype(np.float32)
+    exact = np.concatenate([cells, word_counts.MARGIN * cells.sum(1, keepdims=True)], 1).astype(np.float32)
     running = start(exact)._replace(noise_std=jnp.zeros((words, 1)))
-    np.testing.assert_array_equal(module.repaired(running), cells.astype(np.float32))
+    np.testing.assert_array_equal(word_counts.repaired(running), cells.astype(np.float32))
     noisy = exact + noise * generator.normal(size=exact.shape).astype(np.float32)
     found = np.asarray(
-        jax.jit(module.repaired)(running._replace(statistics=noisy, noise_std=jnp.full((words, 1), noise)))
+        jax.jit(word_counts.repaired)(running._replace(statistics=noisy, noise_std=jnp.full((words, 1), noise)))
     )
     assert found.min() >= 0
     # Setting negatives to zero makes up 0.4 noise in each of the empty cells. The mean given the noisy value makes up
@@ -221,10 +224,10 @@ def test_words_of_a_kind_lend_each_other_strength(monkeypatch: pytest.MonkeyPatc
 
     def error() -> float:
         frequency, scale = jnp.full(words, 100.0), jnp.full(words, noise)
-        return float(np.square(module._counts(noisy, frequency, scale) - cells).mean())
+        return float(np.square(word_counts._counts(noisy, frequency, scale) - cells).mean())
 
     apart = error()
-    monkeypatch.setattr(module, "COMMON", 1e6)  # all kinds have the prior of all words
+    monkeypatch.setattr(word_counts, "COMMON", 1e6)  # all kinds have the prior of all words
     assert apart < 0.7 * error()
 
 
@@ -237,7 +240,7 @@ def test_a_geometric_mean_counts_doubt_and_is_the_mean_where_there_is_none() -> 
     def both(noise: float) -> tuple[np.ndarray, np.ndarray]:
         noisy = jnp.asarray(cells + noise * generator.normal(size=cells.shape), jnp.float32)
         given = noisy, frequency, jnp.full(words, noise)
-        return np.asarray(module._counts(*given)), np.asarray(module._counts(*given, geometric=True))
+        return np.asarray(word_counts._counts(*given)), np.asarray(word_counts._counts(*given, geometric=True))
 
     mean, geometric = both(40.0)
     assert (geometric <= mean * (1 + 1e-4) + 1e-3).all()

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.methods import lda as method
+from tacit.methods import document_topics
 from tacit.types import Array
 
 __all__ = [
@@ -98,7 +98,7 @@ def proportions(concentration: Array, records: dict[str, Any], *, alpha: float |
 
     Privacy: public for public documents; for private ones the answer is as private as the documents.
     """
-    gamma = _mapped(method.proportions, concentration, records, alpha)
+    gamma = _mapped(document_topics.proportions, concentration, records, alpha)
     return np.asarray(gamma / gamma.sum(1, keepdims=True))
 
 
@@ -127,9 +127,9 @@ def perplexity(
         the proportion of held-out to training documents; without it, not at all.
     """
     topics = len(concentration)
-    total = float(np.sum(np.asarray(_mapped(method.bound, concentration, records, alpha), np.float64)))
+    total = float(np.sum(np.asarray(_mapped(document_topics.bound, concentration, records, alpha), np.float64)))
     if training is not None:
-        prior = method.topic_bound(jnp.asarray(concentration), 1 / topics if eta is None else eta)
+        prior = document_topics.topic_bound(jnp.asarray(concentration), 1 / topics if eta is None else eta)
         total += float(prior) * len(records["word"]) / training
     return float(np.exp(-total / np.sum(records["count"], dtype=np.float64)))
 
@@ -180,7 +180,7 @@ def coherence(concentration: Array, matrix: Any, count: int = 10) -> np.ndarray:
 
 def _mapped(function: Any, concentration: Array, records: dict[str, Any], alpha: float | None, size: int = 64) -> Any:
     """Apply a function of one document to all of them, some at a time."""
-    known = method.tables(jnp.asarray(concentration, jnp.float32))
+    known = document_topics.tables(jnp.asarray(concentration, jnp.float32))
     given = {name: jnp.asarray(records[name]) for name in ("word", "count")}
     return _each(function, 1 / len(concentration) if alpha is None else alpha, size, known, given)
 
