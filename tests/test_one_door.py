@@ -30,6 +30,7 @@ METHODS_MAY_IMPORT = {
                 "likelihoods",
                 "networks",
                 "polya_gamma",
+                "rectifiers",
                 "regressors",
                 "running",
                 "sigmoid_layer",

@@ -53,7 +53,7 @@ from scipy.special import ndtr
 import tacit
 from tacit import sites
 from tacit.methods.gaussians import Moments
-from tacit.methods.pbp import forward
+from tacit.methods.rectifiers import forward
 from tacit.run.public import sum_public
 from tacit.types import Release
 

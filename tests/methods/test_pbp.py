@@ -14,7 +14,8 @@ import tacit
 from tacit import sites
 from tacit.engine import outer
 from tacit.methods.gaussians import Moments
-from tacit.methods.pbp import PBPState, _rectified, forward, output, pbp, rectified
+from tacit.methods.pbp import PBPState, pbp
+from tacit.methods.rectifiers import _rectified, forward, output, rectified
 from tacit.run.public import fit_public, sum_public
 from tacit.types import Plan
 
