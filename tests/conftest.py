@@ -19,7 +19,8 @@ from jax._src import compiler
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import random
-from tacit.engine.runner import QUICK_OPTIONS, Runner, _known
+from tacit.engine.runner import Runner
+from tacit.engine.sizes import QUICK_OPTIONS, is_known
 from tacit.ledger.file import Ledger
 from tacit.types import Method
 from tacit.wall.data import PrivateData
@@ -142,7 +143,7 @@ def recorder() -> Callable[[int], Method]:
 def _quickly() -> Iterator[None]:
     """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
     plain = compiler.get_compile_options
-    known = {name: value for name, value in QUICK_OPTIONS.items() if _known(name, value)}
+    known = {name: value for name, value in QUICK_OPTIONS.items() if is_known(name, value)}
 
     def quick(*given: Any, **more: Any) -> Any:
         # The wall sets these options for short runs itself. With them, a program of one operation takes half the time.
@@ -162,7 +163,7 @@ def _quickly() -> Iterator[None]:
 
 def quick_flags() -> str:
     """Return XLA's flags of this process, with those of the quick compiler, for a process that it starts."""
-    known = [f"--{name}={str(value).lower()}" for name, value in QUICK_OPTIONS.items() if _known(name, value)]
+    known = [f"--{name}={str(value).lower()}" for name, value in QUICK_OPTIONS.items() if is_known(name, value)]
     return " ".join([os.environ.get("XLA_FLAGS", ""), *known])
 
 

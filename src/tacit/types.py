@@ -141,6 +141,9 @@ class Model(NamedTuple):
     simulate
         ``simulate(key, records) -> (records, draw)``. One draw from the prior, and the records with what the method
         models replaced by what that draw makes of them. Rehearsals start from it.
+    prior
+        ``prior(key) -> draw``. One draw from the prior, named like the posterior's draws; a posterior says by it how
+        much of its prior is left.
     synthesize
         ``synthesize(draw, number, key) -> table``. A dictionary of columns with so many made-up records, from one draw.
     source
@@ -152,6 +155,7 @@ class Model(NamedTuple):
     predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
     log_likelihood: Callable[[dict[str, Array], Record], Array] | None = None
     simulate: Callable[[Key, PyTree], tuple[PyTree, dict[str, Array]]] | None = None
+    prior: Callable[[Key], dict[str, Array]] | None = None
     synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
     source: Any = None
     reason: str = ""
@@ -187,6 +191,12 @@ class Method(NamedTuple):
     for_size, for_steps
         The number of records, and of steps, that the method was built for, where what it computes depends on them.
         A fit to another number is refused.
+    validated
+        Where it was measured how often intervals hold the truth under privacy noise, such as "papers/coverage"; empty
+        where it was not, or where they do not. A posterior without it shows no intervals unless it is asked to.
+    noiseless
+        ``noiseless(state) -> state``. Public: the state from which ``draw`` draws as if the release had been exact. By
+        it a posterior says which share of an interval is privacy noise. Optional.
     suggests
         What suits the method where the user of ``tacit.fit`` gives none.
     model
@@ -204,6 +214,8 @@ class Method(NamedTuple):
     bounded: bool = False
     for_size: int | None = None
     for_steps: int | None = None
+    validated: str = ""
+    noiseless: Callable[[State], State] | None = None
     suggests: Suggestions = Suggestions()
     model: Model = Model()
 
@@ -223,10 +235,11 @@ class Method(NamedTuple):
 
         Privacy: public.
         """
-        draw, point_estimates = self.draw, self.point_estimates
+        draw, point_estimates, noiseless = self.draw, self.point_estimates, self.noiseless
         return self._replace(
             draw=lambda state, key: draw(state.inner, key),
             point_estimates=None if point_estimates is None else lambda state: point_estimates(state.inner),
+            noiseless=None if noiseless is None else lambda state: state._replace(inner=noiseless(state.inner)),
             **changes,
         )
 

@@ -235,7 +235,11 @@ def _carry_out(folder: Path, chosen: argparse.Namespace, moved: Path | None = No
         names = ("label", "mean", "std", "low", "high")
         certificate = posterior.certificate
         facts = {name: getattr(certificate, name) for name in ("epsilon", "delta", "simulation")}
-        rows = [dict(zip(names, row, strict=True)) for row in posterior.rows()]
+        kept = names if posterior.has_intervals else names[:3]
+        rows = [
+            {**dict(zip(kept, row, strict=False)), **learnt._asdict()}
+            for row, learnt in zip(posterior.rows(), posterior.learnt(), strict=True)
+        ]
         write({**facts, "reason": posterior.reason, "warning": posterior.warning, "rows": rows, **files})
         return
     print(posterior)

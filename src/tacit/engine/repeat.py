@@ -61,7 +61,7 @@ def best_of(
         raise ValueError(
             "The candidates of a selection must have one recipe, ledger and run. This is a mistake of tacit."
         )
-    if first._shards and first._shards.processes > 1:
+    if first._programs.processes > 1:
         raise ValueError(
             "A selection makes a secret number of runs, on which several processes cannot agree without telling it. "
             "Run it in one process."

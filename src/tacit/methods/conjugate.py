@@ -159,6 +159,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             update,
             draw,
             requirements=model.requirements,
+            validated="papers/coverage" if model.refill else "",
             suggests=Suggestions(clip=1.0, rate=1.0, steps=STEPS if model.latent else 1, weights=weights),
             model=Model(model.predict, synthesize=model.synthesize),
         )

@@ -117,6 +117,20 @@ def believed(state: GLMState, path: Path, u: Array, size: float) -> tuple[Array,
     return cut, size * (expected + gain * (released - expected)), size**2 * gain * noise
 
 
+def noiseless(state: GLMState) -> GLMState:
+    """Return the state as if what was released had been exact.
+
+    Privacy: post-processing.
+    """
+    path = state.path
+    exact = path._replace(
+        score_variance=jnp.zeros_like(path.score_variance),
+        curvature_variance=jnp.zeros_like(path.curvature_variance),
+        trace_variance=jnp.zeros_like(path.trace_variance),
+    )
+    return state._replace(spread_variance=jnp.zeros_like(state.spread_variance), path=exact)
+
+
 def symmetrize(matrix: Array) -> Array:
     return (matrix + matrix.T) / 2
 

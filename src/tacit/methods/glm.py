@@ -39,7 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import block_diag, solve_triangular
 
-from tacit.methods.curvature import FAR, TINY, GLMState, Path, averaged, believed, whitened
+from tacit.methods.curvature import FAR, TINY, GLMState, Path, averaged, believed, noiseless, whitened
 from tacit.methods.likelihoods import CUT, CUT_SQUARE, FAMILIES, INSIDE_SQUARE, Family
 from tacit.methods.regressors import Regressors, Stds, offset
 from tacit.methods.running import check_positive, cut_normal, moved, records_of, start
@@ -127,8 +127,10 @@ def glm(
             bounded=True,
             for_size=number,
             for_steps=count,
+            validated="papers/coverage",
+            noiseless=noiseless,
             suggests=Suggestions(clip=1.0, rate=1.0, steps=count),
-            model=Model(regression.predict, regression.log_likelihood, regression.simulate),
+            model=Model(regression.predict, regression.log_likelihood, regression.simulate, regression.prior),
         )
 
     return MethodFor(build)
@@ -248,11 +250,17 @@ class _Regression:
         return self.family.log_density(y, along, draw.get("noise", jnp.ones(())))
 
     def simulate(self, key: Key, records: PyTree) -> tuple[PyTree, dict[str, Array]]:
-        of_noise, of_stds, of_weights, of_means, of_y = jax.random.split(key, 5)
-        draw = self.regressors.prior_draw(of_weights, of_stds, of_means)
-        draw |= {"noise": self.noise_std * jnp.exp(jax.random.normal(of_noise))} if self.family.noisy else {}
+        *of_draw, of_y = jax.random.split(key, 5)
+        draw = self._prior_draw(*of_draw)
         y = self.family.draw(of_y, self.regressors.predictor(draw, records), draw.get("noise", jnp.ones(())))
         return {**records, "y": y.astype(jnp.asarray(records["y"]).dtype)}, draw
+
+    def prior(self, key: Key) -> dict[str, Array]:
+        return self._prior_draw(*jax.random.split(key, 4))
+
+    def _prior_draw(self, of_noise: Key, of_stds: Key, of_weights: Key, of_means: Key) -> dict[str, Array]:
+        draw = self.regressors.prior_draw(of_weights, of_stds, of_means)
+        return draw | ({"noise": self.noise_std * jnp.exp(jax.random.normal(of_noise))} if self.family.noisy else {})
 
     def _noise(self, place: Array) -> Array:
         return jnp.exp(jnp.sum(place[self.columns :]))

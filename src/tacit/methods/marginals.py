@@ -110,6 +110,7 @@ def marginals(
             tables.update,
             tables.draw,
             requirements=(need,),
+            validated="papers/synthetic",
             suggests=Suggestions(clip=math.sqrt(len(asked)), rate=1.0, steps=1),
             model=Model(synthesize=tables.synthesize),
         )

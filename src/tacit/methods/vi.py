@@ -139,7 +139,7 @@ def vi(
 
     def build(plan: Plan) -> Method:
         reading = GuidedModel(model, guide, plan.placeholder)
-        laplace = _Laplace(reading) if _is(AutoLaplaceApproximation, guide) else None
+        laplace = _Laplace(reading, plan) if _is(AutoLaplaceApproximation, guide) else None
         normal = bool(reading.latents) and _is(NORMAL, guide or AutoNormal) and _size(reading) * STRETCHES < MANY
 
         def init(key: Key) -> VIState:
@@ -190,7 +190,7 @@ def vi(
             values = reading.constrain_params(state.average)
             return {name: values[name] for name in reading.point_estimates}
 
-        clip = getattr(model, "clip", reading.clip or (2 * math.sqrt(laplace.size) if laplace else None))
+        clip = laplace.clip if laplace else getattr(model, "clip", reading.clip)
         return Method(
             init,
             contribute,
@@ -199,6 +199,8 @@ def vi(
             points,
             per_record_key=bool(reading.local),
             min_steps=CURVATURE_EVERY if laplace else 1,
+            validated="papers/coverage" if laplace else "",
+            noiseless=_noiseless if laplace else None,
             suggests=Suggestions(clip=clip),
             model=reading.known(),
         )
@@ -209,11 +211,16 @@ def vi(
 class _Laplace:
     """The covariance of a Laplace guide: each tenth step asks for the curvature at the average instead of the score."""
 
-    def __init__(self, reading: GuidedModel) -> None:
+    def __init__(self, reading: GuidedModel, plan: Plan) -> None:
         self.reading = reading
         params = jax.eval_shape(reading.init, jax.random.key(0))
         flat = jax.eval_shape(lambda params: ravel_pytree(self._centre(params))[0], params)
         self.size = flat.shape[0]
+        self.clip = getattr(reading.known().source, "clip", reading.clip or 2 * math.sqrt(self.size))
+        # The information of a record is its score's variance, and no score is longer than the clip.
+        clip = self.clip if plan.clip is None or isinstance(plan.clip, str) else plan.clip
+        information = min(clip**2, getattr(reading.known().source, "information", math.inf))
+        self.usual = None if plan.size is None else plan.size * plan.max_records * information / self.size
         self.rows, self.columns = np.triu_indices(self.size)
         # Off the diagonal twice in the matrix, hence sqrt(2): the norm is that of the whole matrix. For columns of unit
         # size it grows like d, a score's like sqrt(d): divided by sqrt(d) both suit one clip.
@@ -287,9 +294,7 @@ class _Laplace:
         believed, variance = shrink_off_diagonal(path.curvature, path.curvature_variance)
         values, vectors = jnp.linalg.eigh(believed)
         deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + 1e-20
-        # A curvature is not negative, whatever noise made of it.
-        low = jnp.minimum(-values / deviation, 4)
-        values = jnp.maximum(values + deviation * cut_normal(of_curvature, low, jnp.float32(jnp.inf)), 0)
+        values = _exponential_given(values, deviation, self.usual, of_curvature)
         noise = vectors.T**2 @ path.score_variance
         gain = values / (values * (1 + path.sampling) + noise + 1e-20)
         precision = (vectors * (gain * values)) @ vectors.T - jax.hessian(log_prior)(path.place)
@@ -305,12 +310,31 @@ class _Laplace:
         return self.reading.unconstrain(self.reading.sample_guide(params, jax.random.key(0))[0])
 
 
+def _exponential_given(noisy: Array, deviation: Array, mean: float | None, key: Key) -> Array:
+    """Draw numbers from an exponential distribution, given what normal noise made of them.
+
+    Where noise hides them the draws are those of the distribution; without a mean all positive numbers are as likely.
+    """
+    of_tail, of_body = jax.random.split(key)
+    low = (0 if mean is None else deviation / mean) - noisy / deviation
+    body = deviation * (cut_normal(of_body, jnp.minimum(low, 4), jnp.float32(jnp.inf)) - low)
+    tail = deviation / jnp.maximum(low, 4) * jax.random.exponential(of_tail, noisy.shape)
+    return jnp.where(low < 4, jnp.maximum(body, 0), tail)
+
+
 def _variance(old: Array, new: Array, share: Array) -> Array:
     return (jnp.square(1 - share) * old + jnp.square(share) * new).astype(old.dtype)
 
 
 def is_curvature_step(state: VIState) -> Array:
     return state.step % CURVATURE_EVERY == CURVATURE_EVERY - 1
+
+
+def _noiseless(state: VIState) -> VIState:
+    """Return the state of a Laplace guide as if nothing had hidden what was released."""
+    assert isinstance(state.path, Path)
+    nothing = {name: jnp.zeros_like(getattr(state.path, name)) for name in ("score_variance", "curvature_variance")}
+    return state._replace(path=state.path._replace(**nothing))
 
 
 def _perturbed_average(state: VIState, key: Key) -> Values:

@@ -103,6 +103,8 @@ class Formula:
     clip, guide
         What suits the model where the user of ``tacit.fit`` gives none: a clip for its scores, and a guide for
         ``tacit.vi``. Without group effects that is Laplace's, whose spread follows the curvature.
+    information
+        About how much a record says of all coefficients together at most, in the units of ``unit`` and ``scale``.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Formula:
         self.names, self.centre, self.scale = self._design.names, self._design.centre, self._design.scale
         self.groups = {term.name: term.groups for term in self.group_terms}
         self.clip = self._suited_clip(scattered(schema))
+        self.information = self.clip**2 * min(1.0, self._family.largest / self._family.reach**2)
         few = len(self.names) <= LAPLACE and not self.group_terms
         self.guide = AutoLaplaceApproximation if few else None
         sites = Sites(self._design, self._family, family == "categorical", dict(priors or {}))

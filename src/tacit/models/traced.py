@@ -80,6 +80,7 @@ class TracedModel:
             self.predict,
             None if self.local else self.log_likelihood,
             self.simulate if self.generative else None,
+            self.prior,
             source=self._model.function,
         )
 
@@ -108,6 +109,11 @@ class TracedModel:
             for path, leaf in paths
         ]
         return jax.tree.unflatten(structure, leaves), {name: trace[name]["value"] for name in self.latents}
+
+    def prior(self, key: Key) -> dict[str, Array]:
+        """Draw the latents from the prior."""
+        trace = self._model.trace(self._repeat(1), key=key)
+        return {name: trace[name]["value"] for name in self.latents}
 
     @property
     def generative(self) -> bool:

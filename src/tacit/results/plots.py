@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -51,6 +51,8 @@ def plot_forest(
 ) -> Any:
     """Show the mean and the central 90% interval of every number, one colour a posterior, and the truth if known.
 
+    A hollow mark is a number that is mostly its prior's; a dotted line, draws whose intervals nobody validated.
+
     Privacy: post-processing.
     """
     posteriors = {"posterior": posteriors} if isinstance(posteriors, Posterior) else posteriors
@@ -61,9 +63,13 @@ def plot_forest(
         labels = [label for label, *_ in rows]
         heights = np.arange(len(rows)) + 0.16 * (place - (len(posteriors) - 1) / 2)
         mean, low, high = (np.asarray([row[i] for row in rows]) for i in (1, 3, 4))
-        ax.errorbar(
-            mean, heights, xerr=(mean - low, high - mean), fmt="o", ms=4, lw=1.6, color=COLOURS[place], label=title
+        colour, style = COLOURS[place], "-" if posterior.has_intervals else ":"
+        _, _, lines = ax.errorbar(
+            mean, heights, xerr=(mean - low, high - mean), fmt="o", ms=4, lw=1.6, color=colour, label=title
         )
+        lines[0].set_linestyle(style)
+        hollow = np.asarray([one.mostly_prior for one in posterior.learnt()], bool)
+        ax.plot(mean[hollow], heights[hollow], "o", ms=4, mec=colour, mfc="white", zorder=3)
     if truth is not None:
         known = [(truth[label], height) for height, label in enumerate(labels) if label in truth]
         ax.plot(*zip(*known, strict=True), "|", ms=18, mew=1.6, color="black", label="truth")
@@ -71,12 +77,23 @@ def plot_forest(
     ax.invert_yaxis()
     ax.axvline(0, color="0.8", lw=0.8, zorder=0)
     ax.set_xlabel("mean and central 90% interval")
-    sees = (
-        "Nine intervals in ten should hold the truth" if truth else "Where an interval leaves out 0, the sign is clear"
-    )
-    ax.set_title(sees, loc="left", fontsize="medium")
+    ax.set_title(_seen(list(posteriors.values()), truth is not None), loc="left", fontsize="medium")
     _legend_above(ax)
     return _open(ax)
+
+
+def _seen(posteriors: Sequence[Posterior], truth: bool) -> str:
+    """Say what a forest plot shows: of signs only where each number is known to be more than its prior."""
+    learnt = [one for posterior in posteriors for one in posterior.learnt()]
+    if not all(posterior.has_intervals for posterior in posteriors):
+        return "Dotted: draws whose intervals were not validated"
+    if truth:
+        return "Nine intervals in ten should hold the truth"
+    if any(one.mostly_prior for one in learnt):
+        return "Hollow: mostly the prior's"
+    if all(one.contraction is not None for one in learnt):
+        return "Where an interval leaves out 0, the sign is clear"
+    return "Mean and central 90% interval"
 
 
 def plot_prior_posterior(posterior: Posterior, ax: Any = None) -> Any:

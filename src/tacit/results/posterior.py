@@ -15,6 +15,7 @@ import numpy as np
 from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
 from tacit.ledger.record import UNTIED
+from tacit.results.learnt import UNVALIDATED, Learnt, Shares, contraction_of, learnt_of
 from tacit.results.numbers import Saved, fingerprints
 from tacit.results.shown import effects, group_of, moments_of, rows, table
 from tacit.system import atomic_write
@@ -52,6 +53,10 @@ class Posterior:
         Which method was chosen for the model, and why; empty where the user chose it.
     derived
         How the numbers were computed from those that the certificate names; empty where they are those themselves.
+    validated
+        Where it was measured how often such intervals hold the truth under privacy noise; empty where it was not.
+    noise_share
+        Site name to the share of each interval's width that is privacy noise, where the method can say it.
     """
 
     def __init__(
@@ -65,6 +70,9 @@ class Posterior:
         reason: str = "",
         axes: Mapping[str, Axes] | None = None,
         derived: str = "",
+        validated: str | None = None,
+        noise_share: Shares | None = None,
+        contraction: Shares | None = None,
     ) -> None:
         if isinstance(method, MethodFor):
             raise TypeError(
@@ -81,6 +89,9 @@ class Posterior:
         self.warning = warning
         self.reason = reason or (method.model.reason if method else "")
         self.derived = derived
+        self.validated = validated or (method.validated if method else "")
+        self.noise_share = noise_share or {}
+        self._contraction = contraction
         self._method = method
 
     @property
@@ -140,12 +151,58 @@ class Posterior:
         draws = [{name: jnp.asarray(value[place]) for name, value in self.draws.items()} for place in places]
         return [self._method.model.synthesize(draw, number, one) for draw, one in zip(draws, keys, strict=True)]
 
-    def summary(self) -> dict[str, dict[str, Any]]:
-        """Return mean, standard deviation and the central 90% interval of every site, as ``shown``.
+    @property
+    def has_intervals(self) -> bool:
+        """Whether the draws may be taken for intervals: they were validated, or no privacy noise is in them.
+
+        Privacy: public.
+        """
+        return bool(self.validated) or self.certificate is None
+
+    @property
+    def contraction(self) -> Shares:
+        """Site name to the contraction of each number: 1 minus the posterior's variance in units of the prior's.
+
+        Privacy: post-processing. Sites whose prior is not known are left out.
+        """
+        if self._contraction is None:
+            prior = self._method.model.prior if self._method else None
+            self._contraction = contraction_of(self.draws, self.labels, prior)
+        return self._contraction
+
+    def learnt(self) -> list[Learnt]:
+        """Return contraction and noise share of every number, in the order of ``rows``.
 
         Privacy: post-processing.
         """
-        return {name: moments_of(value) for name, value in self.shown().items()}
+        return learnt_of(self.draws, self.labels, self.contraction, self.noise_share)
+
+    def summary(self, *, unvalidated: bool = False) -> dict[str, dict[str, Any]]:
+        """Return mean, standard deviation, the central 90% interval and what was learnt of every site, as ``shown``.
+
+        Privacy: post-processing.
+
+        Parameters
+        ----------
+        unvalidated
+            Whether to give the quantiles as ``low`` and ``high`` even where nobody measured how often these hold the
+            truth under privacy noise.
+
+        Returns
+        -------
+        dict
+            Site name to ``mean``, ``std``, ``low``, ``high``, ``contraction`` and ``noise_share``; the last two are
+            None where they are not known.
+        """
+        intervals = unvalidated or self.has_intervals
+        return {
+            group_of(name) or name: {
+                **moments_of(value, intervals=intervals),
+                "contraction": self.contraction.get(name),
+                "noise_share": self.noise_share.get(name),
+            }
+            for name, value in effects(self.draws, self.labels).items()
+        }
 
     def shown(self) -> dict[str, np.ndarray]:
         """Return the draws as people read them: effects of a formula's groups themselves, not in units of their spread.
@@ -167,8 +224,12 @@ class Posterior:
 
     def __repr__(self) -> str:
         said = [f"method: {self.reason}"] if self.reason else []
+        said += [] if self.has_intervals else [UNVALIDATED]
         said += [self.warning] if self.warning else []
-        return "\n".join([*table(self.draws, self.labels), _promise(self.certificate), *said])
+        learnt = self.learnt()
+        more = [one.cells() for one in learnt] if any(one.known for one in learnt) else []
+        lines = table(self.draws, self.labels, more, intervals=self.has_intervals)
+        return "\n".join([*lines, _promise(self.certificate), *said])
 
     def to_arviz(self) -> Any:
         """Return the draws in ArviZ's format, as ``shown``: with the certificate and never any observed data.
@@ -233,7 +294,9 @@ class Posterior:
             shapes = jax.eval_shape(lambda key: find(method.init(key)), jax.random.key(0))
             points = jax.tree.unflatten(jax.tree.structure(shapes), [points[name] for name in named(shapes)])
         texts = {"warning": warning or None, "reason": saved["note"], "derived": saved.derived}
-        return cls(saved["draws"], certificate, method, points, labels=saved["labels"], axes=saved["axes"], **texts)
+        shares = {"noise_share": saved["noise_share"], "contraction": saved["contraction"] if method is None else None}
+        named_by = {"labels": saved["labels"], "axes": saved["axes"], "validated": saved["validated"]}
+        return cls(saved["draws"], certificate, method, points, **named_by, **texts, **shares)
 
 
 def _predicted(predict: Any, draws: PyTree, points: PyTree, inputs: PyTree, keys: Key) -> PyTree:
@@ -273,10 +336,13 @@ def _arrays_of(posterior: Posterior) -> dict[str, Any]:
         "note": posterior.reason,
         "derived": posterior.derived,
         "axes": json.dumps(posterior.axes),
+        "validated": posterior.validated,
     }
     return {
         **{f"draws/{name}": value for name, value in posterior.draws.items()},
         **{f"points/{name}": value for name, value in named(posterior.point_estimates).items()},
+        **{f"contraction/{name}": value for name, value in posterior.contraction.items()},
+        **{f"noise_share/{name}": value for name, value in posterior.noise_share.items()},
         **{f"labels/{name}": np.asarray(list(names)) for name, names in posterior.labels.items()},
         **{name: np.asarray(text) for name, text in texts.items()},
     }

@@ -22,6 +22,7 @@ from tacit.ledger.file import Ledger
 from tacit.ledger.markup import Table, html_block
 from tacit.ledger.record import SIMULATION
 from tacit.results.calibration import Reliability
+from tacit.results.learnt import Learnt
 
 if TYPE_CHECKING:
     from tacit.results.effects import Effects
@@ -31,14 +32,17 @@ LINES = 60
 """The table of the answer has so many numbers at most."""
 PRIOR = 0.1
 """The belief that the page begins with."""
+CAUTION = "They are no intervals: nobody validated how often those of this method hold the truth under privacy noise."
 EPSILONS = (0.01, 20.0)
 """Where the slider begins and ends."""
+SHARES = ("contraction", "noise")
+"""Columns of the answer: 1 minus the variance in units of the prior's, and the share of the width that is noise."""
 LEFT, TOP, SIZE = 66, 12, 300
 """The picture of the trade-off curve: its corner, and the length of its sides."""
 
 
 class Interval(NamedTuple):
-    """A number of a posterior: its name, mean and central 90% interval.
+    """A number of a posterior: its name, mean and central 90% interval, and what the records added to it.
 
     Privacy: post-processing.
     """
@@ -47,6 +51,7 @@ class Interval(NamedTuple):
     mean: float
     low: float
     high: float
+    learnt: Learnt = Learnt()
 
 
 def write_report(
@@ -180,7 +185,10 @@ def _asked(certificate: Certificate, note: str) -> str:
 
 def _answer(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None) -> str:
     lanes = {
-        name: [Interval(label, mean, low, high) for label, mean, _, low, high in posterior.rows()]
+        name: [
+            Interval(label, mean, low, high, learnt)
+            for (label, mean, _, low, high), learnt in zip(posterior.rows(), posterior.learnt(), strict=True)
+        ]
         for name, posterior in posteriors.items()
     }
     count = len(next(iter(lanes.values())))
@@ -188,7 +196,12 @@ def _answer(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None
     more = (
         f"<p class='note'>The first {LINES} of {count} numbers; all are in posterior.npz.</p>" if count > LINES else ""
     )
-    return _forest(lanes, known, "Mean and central 90% interval of every number of the posterior.") + more
+    caption = "Mean and central 90% interval of every number of the posterior."
+    doubted = [name for name, posterior in posteriors.items() if not posterior.has_intervals]
+    if doubted:
+        which = f" of {' and '.join(doubted)}" if len(posteriors) > 1 else ""
+        caption = f"Mean and central 90% of the draws{which}. {CAUTION}"
+    return _forest(lanes, known, caption) + more
 
 
 def _predictions(predictions: Mapping[str, Any] | Effects) -> str:
@@ -220,7 +233,7 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
         return f"left:{100 * (value - low) / (high - low):.2f}%"
 
     zero = f'<i class="zero" style="{at(0.0)}"></i>' if low < 0 < high else ""
-    digits = _digits([one.high - one.low for one in rows])
+    digits, learnt = _digits([one.high - one.low for one in rows]), any(one.learnt.known for one in rows)
     lines = []
     for place, one in enumerate(rows):
         marks = [zero]
@@ -234,12 +247,13 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
             hollow = " hollow" if lane else ""
             marks.append(f'<i class="span lane{lane % 4}" style="{at(here.low)};width:{width:.2f}%;{top}"></i>')
             marks.append(f'<i class="dot lane{lane % 4}{hollow}" style="{at(here.mean)};{top}"></i>')
-            mean, start, stop = (_printed(value, digits[place]) for value in here[1:])
+            mean, start, stop = (_printed(value, digits[place]) for value in here[1:4])
             label = f' data-label="{html.escape(name)}"' if len(lanes) > 1 else ""
             cells.append(f'<td class="number"{label}>{mean} <span>{start} to {stop}</span></td>')
         if truth:
             known = f"{truth[one.label]:.3g}".replace("-", "−") if one.label in truth else ""
             cells.append(f'<td class="number" data-label="truth">{known}</td>')
+        cells += _learnt_cells(one.learnt) if learnt else []
         strip = f'<td class="strip" aria-hidden="true"><div>{"".join(marks)}</div></td>'
         lines.append(f'<tr><th scope="row">{html.escape(one.label)}</th>{strip}{"".join(cells)}</tr>')
     names = "".join(
@@ -247,8 +261,9 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
         for name in lanes
     )
     names += '<th scope="col" class="number">truth</th>' if truth else ""
+    names += "".join(f'<th scope="col" class="number">{name}</th>' for name in SHARES) if learnt else ""
     axis = "".join(f'<span style="{at(tick)}">{f"{tick:g}".replace("-", "−")}</span>' for tick in ticks)
-    blank = f'<td colspan="{len(lanes) + bool(truth)}"></td>'
+    blank = f'<td colspan="{len(lanes) + bool(truth) + len(SHARES) * learnt}"></td>'
     return (
         f'{_legend(list(lanes), bool(truth))}<table class="forest" style="--lanes:{len(lanes)}">'
         f'<caption>{html.escape(caption)}</caption><thead><tr><th scope="col">number</th>'
@@ -256,6 +271,15 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
         f"<tbody>{''.join(lines)}</tbody><tfoot aria-hidden='true'><tr><td></td>"
         f'<td class="strip axis"><div>{axis}</div></td>{blank}</tr></tfoot></table>'
     )
+
+
+def _learnt_cells(learnt: Learnt) -> list[str]:
+    """Return the cells that say what the records added to a number."""
+    first, noise, remark = learnt.cells()
+    said = f"{first} <span>{remark}</span>" if remark else first
+    return [
+        f'<td class="number" data-label="{name}">{cell}</td>' for name, cell in zip(SHARES, (said, noise), strict=True)
+    ]
 
 
 def _legend(names: list[str], truth: bool) -> str:

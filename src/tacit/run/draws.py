@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 
 from tacit.ledger.certificate import Certificate
+from tacit.results.learnt import noise_share_of
 from tacit.results.posterior import DRAWN_NUMBERS, DRAWS, Posterior
 from tacit.types import Array, Key, Method, State
 
@@ -20,7 +21,9 @@ def posterior_of(built: Method, state: State, key: Key, certificate: Certificate
     Privacy: post-processing.
     """
     points = built.point_estimates(state) if built.point_estimates else None
-    return Posterior(drawing(built)(state, key), certificate, built, points)
+    draw = drawing(built)
+    draws = draw(state, key)
+    return Posterior(draws, certificate, built, points, noise_share=noise_share_of(built, draw, draws, state, key))
 
 
 def drawing(built: Method) -> Callable[[State, Key], dict[str, Array]]:

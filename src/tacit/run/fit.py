@@ -22,6 +22,7 @@ from tacit.results.posterior import Posterior
 from tacit.run.certify import certify, leave_room, left_out, released_numbers, too_large
 from tacit.run.draws import posterior_of
 from tacit.run.folder import Facts, begin, load_finished, lock_folder, own_folder
+from tacit.run.foresight import foreseen, forewarn
 from tacit.run.plan import Planned, Settings, check_types, planned
 from tacit.types import Key, Method, MethodFor
 from tacit.wall.data import PrivateData
@@ -46,6 +47,7 @@ def fit(
     warning: str | None = None,
     progress: bool = True,
     engine: Literal["fast", "reference"] = "fast",
+    force: bool = False,
 ) -> Posterior:
     """Fit a method to sealed records within a budget.
 
@@ -91,6 +93,9 @@ def fit(
     engine
         How steps are computed. "reference" takes one record at a time, by the short program that a reviewer reads
         (``tacit.wall``), and is slow. The certificate names the engine.
+    force
+        Whether to fit a formula of which no coefficient is foreseen to be told from its prior. Where some will stay at
+        their prior, a warning names them before anything is spent.
 
     Returns
     -------
@@ -103,6 +108,7 @@ def fit(
     settings: Settings = {"rate": rate, "steps": steps, "clip": clip, "weights": weights}
     settings |= {"adjacency": adjacency, "engine": engine}
     ready = planned(method, data, budget, **settings)
+    forewarn(foreseen(ready.method.model.source, ready.title, data.size, ready.mechanism, budget), force=force)
     folder = None if run_dir is None else Path(run_dir)
     with lock_folder(own_folder(folder)):
         return _fit(ready, data, budget, folder, key, simulate, warning, progress, engine)

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.accounting.mechanism import Budget
+from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.engine import random as secret_random
 from tacit.engine.runner import Runner
 from tacit.facts.placeholder import evenly
@@ -78,6 +78,10 @@ class Rehearsed(NamedTuple):
     loss
         The interval score (width, and twenty times the distance of a value outside) in units of the width without
         privacy; the smaller the better, and smallest for intervals that are narrow and cover.
+    method, mechanism
+        The name of the method that was run, and its recipe: those that ``fit`` has at this budget and these settings.
+    reason
+        Why the method was chosen, where ``tacit.auto`` did.
     """
 
     budget: Budget
@@ -88,6 +92,9 @@ class Rehearsed(NamedTuple):
     public_coverage: Estimate
     log_likelihood_gap: Estimate
     loss: Estimate
+    method: str = ""
+    mechanism: Mechanism | None = None
+    reason: str = ""
 
     @property
     def narrow(self) -> bool:
@@ -156,7 +163,7 @@ class Rehearsal:
         head = ["epsilon", *names, "width", "times public", "coverage", "public", "log-likelihood gap", "loss"]
         lines = [head, ["---"] * len(head)]
         for row in self.rows:
-            lines.append([f"{row.budget.epsilon:g}", *(str(row.settings[name]) for name in names), *map(str, row[2:])])
+            lines.append([f"{row.budget.epsilon:g}", *(str(row.settings[name]) for name in names), *map(str, row[2:8])])
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def plot(self, ax: Any = None) -> Any:
@@ -167,7 +174,8 @@ class Rehearsal:
 
     def __str__(self) -> str:
         head = f"Simulation: {self.replicates} replicates on made-up records. Nothing was spent."
-        return f"{head}\n\n{self.table()}\n\n{self.chosen.verdict}"
+        chosen = f" Method: {self.chosen.reason}." if self.chosen.reason else ""
+        return f"{head}{chosen}\n\n{self.table()}\n\n{self.chosen.verdict}"
 
 
 @single_precision
@@ -236,7 +244,7 @@ def rehearse(
     seeds = np.asarray(jax.random.key_data(jax.random.split(key, replicates)))
     stage.check()  # before any process is started
     public, *private = _spread([(_public, stage, seeds), *((_private, stage, *one, seeds) for one in plan)])
-    rows = tuple(_compare(*one, found, public) for one, found in zip(plan, private, strict=True))
+    rows = tuple(_compare(*one, *found, public) for one, found in zip(plan, private, strict=True))
     return Rehearsal(rows, budget, replicates)
 
 
@@ -417,7 +425,9 @@ def _public(stage: _Stage, seeds: np.ndarray) -> _Found:
     return _found(results)
 
 
-def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.ndarray) -> _Found:
+def _private(
+    stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.ndarray
+) -> tuple[_Found, dict[str, Any]]:
     runner = None
     results = []
     for place, key in enumerate(map(jax.random.wrap_key_data, seeds)):
@@ -439,7 +449,7 @@ def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.
         state = runner.advance(start(key), 0, mechanism.steps)
         points = built.point_estimates(state) if built.point_estimates else {}
         results.append((*stage.judge(draw(state, jax.random.fold_in(key, mechanism.steps)), points, held_out), truth))
-    return _found(results)
+    return _found(results), {"method": title, "mechanism": mechanism, "reason": built.model.reason}
 
 
 def _found(results: list[tuple[Any, Any, float, dict[str, Array]]]) -> _Found:
@@ -458,7 +468,9 @@ def _found(results: list[tuple[Any, Any, float, dict[str, Array]]]) -> _Found:
     )
 
 
-def _compare(budget: Budget, settings: dict[str, Any], private: _Found, public: _Found) -> Rehearsed:
+def _compare(
+    budget: Budget, settings: dict[str, Any], private: _Found, run: dict[str, Any], public: _Found
+) -> Rehearsed:
     usual = np.mean(public.high - public.low, axis=0)  # of each number, over replicates
     width = private.high - private.low
     outside = np.maximum(private.low - private.truth, 0) + np.maximum(private.truth - private.high, 0)
@@ -471,6 +483,7 @@ def _compare(budget: Budget, settings: dict[str, Any], private: _Found, public: 
         public_coverage=_estimate(_covered(public)),
         log_likelihood_gap=_estimate((private.log_likelihood - public.log_likelihood)[:, None]),
         loss=_estimate((width + 2 / (1 - LEVEL) * outside) / usual),
+        **run,
     )
 
 

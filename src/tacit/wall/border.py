@@ -19,7 +19,7 @@ from tacit.types import Key, Method, PyTree, Release, Requirement, State, is_spa
 from tacit.wall import trace
 from tacit.wall.data import PrivateData
 from tacit.wall.keys import fixed
-from tacit.wall.storage import Storage
+from tacit.wall.storage import storage_of
 
 
 def released(contribution: PyTree) -> PyTree:
@@ -91,9 +91,8 @@ def refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) -
         if any(declared.get(name) != column for name, column in (need.facts or {}).items()):
             raise ValueError(f"The schema of the records is another one. {need.message}")
     fixed = [need for need in method.requirements if need.fixed]
-    in_blocks = isinstance(data._records, Storage)
     hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.predicate(one) for n in fixed]))(records)))
-    if fixed and not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
+    if fixed and not all(map(hold, storage_of(data._records).blocks())):
         for ledger in ledgers:
             ledger.note("checked, refused", f"records that do not suit {method.contribute.__module__}")
         raise ValueError(

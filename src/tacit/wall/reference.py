@@ -25,8 +25,8 @@ from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
 from tacit.wall.precision import single_precision
 from tacit.wall.step import Reference
-from tacit.wall.storage import Storage
-from tacit.wall.tag import hash_of_records, made_up, surroundings
+from tacit.wall.storage import storage_of
+from tacit.wall.tag import made_up, surroundings
 from tacit.wall.units import Unit, together
 
 SEGMENTS = 50
@@ -91,7 +91,7 @@ class ReferenceRunner:
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
         digest.update(repr(["reference", self._program, self._charge.mechanism, surroundings(), origin]).encode())
         digest.update(np.asarray(jax.random.key_data(self._key)).tobytes())
-        digest.update(hash_of_records(self._data._records))
+        digest.update(storage_of(self._data._records).digest)
         self.tag = digest.hexdigest()
         self._segment, self._stream = -1, b""
 
@@ -112,14 +112,12 @@ class ReferenceRunner:
     @single_precision
     def _advance(self, state: State, first: int, stop: int) -> State:
         """Take private steps that have been charged."""
-        records = self._data._records
-        if isinstance(records, Storage):
-            records.unchanged()
+        records = storage_of(self._data._records)
+        records.unchanged()
         for step in range(first, stop):
             self._meet(state, step)
             state = self._reference.advance(state, self._stream, step)
-        if isinstance(records, Storage):  # before anything leaves: what was read is what was hashed
-            records.unchanged()
+        records.unchanged()  # before anything leaves: what was read is what was hashed
         return state
 
     def _meet(self, state: State, step: int) -> None:
@@ -168,10 +166,7 @@ class ReferenceRunner:
 
         Privacy: reads a record.
         """
-        records = self._data._records
-        return (
-            records.record(place) if isinstance(records, Storage) else jax.tree.map(lambda leaf: leaf[place], records)
-        )
+        return storage_of(self._data._records).record(place)
 
     def seal(self, content: bytes) -> str:
         """Return a keyed hash of public content that shows it was made under this key, data and program.
