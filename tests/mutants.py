@@ -222,11 +222,11 @@ MUTANTS = [
     Mutant(
         "the prior's gradient in every contribution, and in the update",
         "methods/vi.py",
-        "                return reading.record_term({**state.params, "
-        "**direct}, reading.constrain(w), record, record_key)\n",
-        "                values = reading.constrain(w)\n"
-        "                term = reading.record_term({**state.params, **direct}, values, record, record_key)\n"
-        "                return term + reading.log_prior({**state.params, **direct}, values)\n",
+        "                return guided.record_term({**state.params, "
+        "**direct}, guided.constrain(w), record, record_key)\n",
+        "                values = guided.constrain(w)\n"
+        "                term = guided.record_term({**state.params, **direct}, values, record, record_key)\n"
+        "                return term + guided.log_prior({**state.params, **direct}, values)\n",
         (f"{EVERY}::test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo[vi, logistic regression]",),
     ),
     Mutant(

@@ -296,7 +296,7 @@ def test_what_is_no_sparse_leaf_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             step_of(method(wrong), 3)
-    with pytest.raises(TypeError, match="Give integers"):
+    with pytest.raises(TypeError, match="Pass integers"):
         step_of(method(lambda r: SparseRows(r["index"] * 1.0, r["values"], COUNT)), 3)
     with pytest.raises(TypeError, match="real numbers"):
         step_of(method(lambda r: SparseRows(r["index"], r["values"] > 0, COUNT)), 3)

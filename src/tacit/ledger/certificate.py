@@ -36,6 +36,8 @@ class Certificate(Record):
     and looks in the file give, because :meth:`verify` computes it anew; but that the recipe and the looks are
     those of the real run, only the ledger or a signature can show.
 
+    Privacy: post-processing.
+
     Attributes
     ----------
     run, kind, method
@@ -76,7 +78,14 @@ class Certificate(Record):
     digest
         The hash of all of the above.
 
-    Privacy: post-processing.
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> data = tacit.PrivateData({"age": np.full(100, 50.0)})
+    >>> answer = tacit.ask(data, lambda record: 1.0, tacit.Budget(1.0, 1e-6), clip=1.0)
+    >>> answer.certificate.epsilon <= 1.0
+    True
+    >>> verdict = answer.certificate.verify(data.ledger)
     """
 
     @classmethod

@@ -17,7 +17,21 @@ from tacit.ledger.totals import gaps, spent
 
 
 class BudgetExceeded(RuntimeError):
-    """The look would exceed the ledger's cap; nothing was charged and no record was read."""
+    """The charge would exceed the ledger's cap; nothing was charged and no record was read.
+
+    Privacy: public.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> ledger = tacit.Ledger(cap=tacit.Budget(0.5, 1e-6))
+    >>> data = tacit.PrivateData({"age": np.full(100, 50.0)}, ledger=ledger)
+    >>> try:
+    ...     tacit.ask(data, lambda record: 1.0, tacit.Budget(1.0, 1e-6), clip=1.0)
+    ... except tacit.BudgetExceeded:
+    ...     print(len(ledger.charges))
+    0
+    """
 
 
 class Contents:

@@ -30,7 +30,9 @@ __all__ = ["GENESIS", "BudgetExceeded", "Charge", "Ledger", "LedgerError", "Line
 
 
 class Ledger(View):
-    """A record of every look at one data set, on disk before the look happens.
+    """A record of every access to one data set, on disk before the access happens.
+
+    Privacy: public.
 
     Parameters
     ----------
@@ -53,7 +55,12 @@ class Ledger(View):
     A ledger that lacks lines which this user's state folder knows (an older copy, another file in its place, none) is
     refused when it is opened and when a look is charged; ``Ledger.accept_loss`` goes on without them.
 
-    Privacy: public.
+    Examples
+    --------
+    >>> import tacit
+    >>> ledger = tacit.Ledger("patients.ledger.jsonl", cap=tacit.Budget(2.0, 1e-6, unit="patient"))
+    >>> ledger.charges
+    ()
     """
 
     def __init__(

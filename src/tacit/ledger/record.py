@@ -34,7 +34,22 @@ SIMULATION = "SIMULATION — the secret randomness was fixed; this protects nobo
 
 
 class CertificateError(ValueError):
-    """The certificate is not to be relied upon; the message says why in one sentence."""
+    """The certificate is not to be relied upon; the message says why in one sentence.
+
+    Privacy: public.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> data = tacit.PrivateData({"age": np.full(100, 50.0)})
+    >>> answer = tacit.ask(data, lambda record: 1.0, tacit.Budget(1.0, 1e-6), clip=1.0)
+    >>> tampered = answer.certificate.to_json().replace('"epsilon": ', '"epsilon": 0')
+    >>> try:
+    ...     tacit.Certificate.from_json(tampered).verify()
+    ... except tacit.CertificateError:
+    ...     print("refused")
+    refused
+    """
 
 
 @dataclass(frozen=True)

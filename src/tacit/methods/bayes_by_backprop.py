@@ -7,19 +7,19 @@
         G    = (sum over the subset of clip(u_i) + noise) / rate
         g_mu = G + tau grad_mu E_q log p(w),   g_s = G eps + tau (grad_s E_q log p(w) + 1/s)
         mu = optimiser(-g_mu / size),  rho = Adam(-g_rho)   of many weights, rho in every fourth step
-    a draw:  w ~ N(mubar, sbar^2 + (V + diag V) / 2)     V from how averages of mu over stretches of the path differ
+    a draw:  w ~ N(mubar, sbar^2 + (V + diag V) / 2)     V from the batch means of mu along the path
 
-Where it leaves the paper (METHODS 13): the divergence from the prior is counted once, not once a record, and stays
-outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates and noise, and
-grad_rho follows from it, since eps is public. Records cost as much as in SGD. At temperature tau = 1 the bound
-on the evidence is climbed. In wide networks its summit is known to be a poor fit, all but the prior, since thousands
-of weights to a unit each bring their divergence; a lower temperature counts the divergence for less.
+Where it leaves the paper (docs/errata.md#bayes-by-backprop): the divergence from the prior is counted once, not once a
+record, and stays outside of the wall, where it needs no clip; only grad_w is released, half of the paper's coordinates
+and noise, and grad_rho follows from it, since eps is public. Records cost as much as in SGD. At temperature tau = 1 the
+bound on the evidence is climbed. In wide networks its summit is known to be a poor fit, all but the prior, since
+thousands of weights to a unit each bring their divergence; a lower temperature counts the divergence for less.
 
 mubar and sbar are averages over the steps. The means were learnt through noise, and are uncertain for that alone: in a
-wide network by more than s. Their path shows it: averages over stretches of it differ by the noise, and so V, the
-variance of mubar, follows from the variance of these averages (as in ``tacit.vi``). Few stretches span few directions,
-so half of V goes without its correlations, into all of them (as in SWAG, Maddox et al. 2019, which takes single
-iterates). It costs no privacy. Without V, chances of images are far too sure (papers/dpbnn).
+wide network by more than s. Their path shows it: averages over batches of it (batch means) differ by the noise, and so
+V, the variance of mubar, follows from the variance of these averages (as in ``tacit.vi``). Few batches span few
+directions, so half of V goes without its correlations, into all of them (as in SWAG, Maddox et al. 2019, which takes
+single iterates). It costs no privacy. Without V, probabilities of images are far too sure (papers/dpbnn).
 
 Local reparameterisation (noise of its own for each record, on the units instead of the weights) is left out: grad_rho
 then no longer follows from grad_mu, so that twice the numbers go through the wall, with twice the squared noise, to be
@@ -40,15 +40,15 @@ from tacit.methods.running import (
     BatchMeans,
     check_positive,
     inner,
-    longer,
     many,
     moved,
     normals,
     perturbed_average,
     records_of,
     sample_average_error,
-    stretches,
+    start_batch_means,
     tail_average,
+    update_batch_means,
     when,
 )
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
@@ -118,10 +118,21 @@ def bayes_by_backprop(
     -------
     MethodFor
         To be handed to ``tacit.fit``. It draws the weights.
+
+    Examples
+    --------
+    >>> import equinox as eqx, jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> net = tacit.network(eqx.nn.MLP(2, "scalar", 4, 1, key=jax.random.key(0)), "bernoulli")
+    >>> method = tacit.bayes_by_backprop(net)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["layers.0.weight"].shape
+    (1000, 4, 2)
     """
     moved(size)
     if net.flat:
-        raise ValueError('Under prior="none" the width of a weight that does nothing has no end. Choose another prior.')
+        raise ValueError('With prior="none" the posterior of an unused weight is improper. Choose another prior.')
     check_positive(first_std=first_std, temperature=temperature)
     if draws < 1:
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the weights. Write draws=1.")
@@ -178,7 +189,7 @@ class _Backprop:
         memory = self.of_mean.init(mean), self.of_rho.init(rho)
         seed = _seeded(key)
         weights = self.drawn(mean, std, seed)
-        return BackpropState(params, std, params, stretches(mean), seed, weights, memory, jnp.int32(0))
+        return BackpropState(params, std, params, start_batch_means(mean), seed, weights, memory, jnp.int32(0))
 
     def noise_of(self, seed: Array) -> list[Weights]:
         key = jax.random.wrap_key_data(seed, impl="threefry2x32")
@@ -216,7 +227,7 @@ class _Backprop:
         params, memory = Gaussian(mean, rho), (of_means, of_widths)
         seed = _seeded(key)
         average = tail_average(state.average, params, state.step)
-        path = longer(state.path, mean, state.step)
+        path = update_batch_means(state.path, mean, state.step)
         return BackpropState(params, std, average, path, seed, self.drawn(mean, std, seed), memory, state.step + 1)
 
     def draw(self, state: BackpropState, key: Key) -> dict[str, Array]:

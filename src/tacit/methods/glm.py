@@ -105,6 +105,16 @@ def glm(
     MethodFor
         To be handed to ``tacit.fit``. Draws have ``w``; for a group ``clinic`` its effects, and their standard
         deviation ``clinic_std``; ``noise`` for normal outcomes. Predictions have ``mean`` and ``y``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> posterior = tacit.fit(tacit.glm(), data, tacit.Budget(1.0, 1e-6), progress=False)
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     if likelihood not in FAMILIES:
         raise ValueError(f"likelihood is {likelihood!r}. Write {' or '.join(map(repr, FAMILIES))}.")

@@ -134,6 +134,16 @@ def logistic(
     -------
     MethodFor
         To be handed to ``tacit.fit``. Draws have ``w`` and ``alpha``; predictions have ``mean`` and ``y``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> posterior = tacit.fit(tacit.logistic(bound=3.0), data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     if likelihood not in ("bernoulli", "binomial", "negative-binomial"):
         raise ValueError(f'likelihood is {likelihood!r}. Write "bernoulli", "binomial" or "negative-binomial".')
@@ -241,8 +251,8 @@ def _needs(likelihood: str, most: float) -> tuple[Requirement, ...]:
     if likelihood == "binomial":
         return (
             Requirement(
-                f"trials must be a whole number from 0 to most={most:g} and y one from 0 to trials. Give most=... the "
-                "largest number of trials that there can be.",
+                f"trials must be a whole number from 0 to most={most:g} and y one from 0 to trials. Set most=... to "
+                "the largest number of trials that there can be.",
                 lambda record: (
                     whole(record["y"])
                     & whole(record["trials"])
@@ -254,7 +264,7 @@ def _needs(likelihood: str, most: float) -> tuple[Requirement, ...]:
         )
     return (
         Requirement(
-            f"y must be a whole number from 0 to most={most:g}. Give most=... the largest count that there can be, "
+            f"y must be a whole number from 0 to most={most:g}. Set most=... to the largest count that there can be, "
             "or cut off larger ones: y = numpy.minimum(y, most).",
             lambda record: whole(record["y"]) & (record["y"] >= 0) & (record["y"] <= most),
         ),

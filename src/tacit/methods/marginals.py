@@ -69,19 +69,30 @@ def marginals(
     schema
         Of the records. Numbers are cut into bins between their bounds.
     queries
-        The marginals: pairs of columns, or more or fewer of them, chosen without a look at the records or by
+        The marginals: pairs of columns, or more or fewer of them, chosen without reading the records or by
         ``tacit.run.pairs.choose_pairs``; by default all pairs. An analysis of synthetic records is right as far as the
         marginals determine it: a regression needs all pairs of its columns.
     bins
         By column, how many bins of equal width, or their public edges; by default 8, and fewer for few whole numbers.
     prior_std
-        Standard deviation of the prior of a column's own effects, on the scale of logarithms of chances; with every
-        further column that effects are of it is halved.
+        Standard deviation of the prior of a column's own effects, on the scale of logarithms of probabilities; with
+        every further column that effects are of it is halved.
 
     Returns
     -------
     MethodFor
         To be handed to ``tacit.fit``; the posterior can ``synthesize``. Draws are named by columns: ``"age:sex"``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "sex": {"levels": ["f", "m"]}}, size=200)
+    >>> table = {"age": np.linspace(20, 80, 200), "sex": np.tile(["f", "m"], 100)}
+    >>> method = tacit.marginals(schema, bins={"age": 3})
+    >>> posterior = tacit.fit(method, tacit.PrivateData(table, schema), tacit.Budget(1.0, 1e-6), progress=False)
+    >>> copies = posterior.synthesize(200, copies=20, key=jax.random.key(0))
+    >>> sorted(copies[0])
+    ['age', 'sex']
     """
     check_positive(prior_std=prior_std)
     columns = cut(schema, bins)
@@ -310,11 +321,13 @@ class Cut(NamedTuple):
     whole: bool = False
 
     def code(self, value: Array) -> Array:
+        """Return the number of the bin or level of each value."""
         if self.levels:
             return value.astype(jnp.int32)
         return jnp.searchsorted(jnp.array(self.edges[1:-1]), value.astype(jnp.float32), side="right")
 
     def holds(self, value: Array) -> Array:
+        """Return whether each value is within the bounds, or a level."""
         low, high = (0, self.size - 1) if self.levels else (self.edges[0], self.edges[-1])
         return (value >= low) & (value <= high)
 
@@ -334,7 +347,7 @@ def _cut(column: Column, bins: int | Sequence[float | int] | None) -> Cut:
     if column.shape:
         raise ValueError(
             f"Column {column.name!r} holds arrays of the shape {column.shape}. Marginals are of numbers and "
-            "categories: give every entry a column of its own."
+            "categories: make every entry a column of its own."
         )
     if column.levels is not None:
         if bins is not None:
@@ -458,7 +471,7 @@ def _within(query: Names) -> list[Names]:
 
 
 def _eliminate(factors: Sequence[tuple[Names, Array]], order: Names) -> tuple[Array, list[tuple[Names, str, Array]]]:
-    """Sum over all columns, one after another; also give each column's table, by the columns that it depends on."""
+    """Sum over all columns, one after another; also return each column's table, by the columns that it depends on."""
     left = list(factors)
     conditionals = []
     total = jnp.float32(0)

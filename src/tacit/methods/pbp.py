@@ -18,15 +18,15 @@ g, s are ``slope``, ``curvature``; nu, tau ``total``, as used ``sites``; tau as 
 ``centre``, lambda ``decay``, 1/gamma ``noise``. Any site of one or several predictors is a head: regression, robust
 regression, counts, classes.
 
-Where it leaves the papers (METHODS 6, 7): DP-SEP's own code adds no noise to a network, so there is nothing to compare
-private figures with. A record's site, precision s / (1 - v s) and linear part (g + s m) / (1 - v s), is taken to first
-order in v s, which is about 1/N: the recursion of sep.py for S and G + S m. So a record need not give s m, which is
-public but for s, and does not get smaller with the residuals as g does; and in the first layer g and s are outer
-products of two short vectors. S in S m is what tau has changed by, after a floor: so its noise changes the length of a
-step but not its aim. The prior's means m_0 are one public random draw instead of zero: with all means equal the hidden
-units would stay alike, and where noise hides what a weight has learnt, a random feature is left of it. The precisions
-lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that differ in their eighth
-digit. lambda is refreshed after every step instead of every epoch.
+Where it leaves the papers (docs/errata.md#probabilistic-backpropagation): DP-SEP's own code adds no noise to a network,
+so there is nothing to compare private figures with. A record's site, precision s / (1 - v s) and linear part (g + s m)
+/ (1 - v s), is taken to first order in v s, which is about 1/N: the recursion of sep.py for S and G + S m. So a record
+need not give s m, which is public but for s, and does not get smaller with the residuals as g does; and in the first
+layer g and s are outer products of two short vectors. S in S m is what tau has changed by, after a floor: so its noise
+changes the length of a step but not its aim. The prior's means m_0 are one public random draw instead of zero: with all
+means equal the hidden units would stay alike, and where noise hides what a weight has learnt, a random feature is left
+of it. The precisions lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that
+differ in their eighth digit. lambda is refreshed after every step instead of every epoch.
 """
 
 from __future__ import annotations
@@ -126,6 +126,17 @@ def pbp(
     MethodFor
         To be handed to ``tacit.fit``. A record is ``{"x": columns, "y": ...}``, with columns of about unit size. Draws
         have the weights, ``w0``, ``w1``, ...; predictions have ``mean`` and ``y``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> method = tacit.pbp((4,), head=tacit.sites.probit())
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w0"].shape
+    (1000, 4, 3)
     """
     share = pace or (lambda step: 0.04 * slowing(1000.0, 1.0)(step))
     _check(hidden, noise, head, spread)

@@ -90,7 +90,7 @@ class GuidedModel(TracedModel):
         return {name: self._transforms[name].inv(value) for name, value in found.items()}
 
     def sample_guide(self, params: Values, key: Key) -> tuple[dict[str, Array], Array]:
-        """Draw the latents outside the plate, constrained, and give the guide's log density there."""
+        """Draw the latents outside the plate, constrained, and return the guide's log density there."""
         terms, trace = self._guide.log_probs(self._repeat(1), self.constrain_params(params), key)
         log_density = sum((term for name, term in terms.items() if name not in self.local), jnp.asarray(0.0))
         return {name: trace[name]["value"] for name in self.latents}, log_density
@@ -219,7 +219,7 @@ def _parameter_transforms(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_class(guide: Any, kinds: type | tuple[type, ...] = AutoGuide) -> bool:
-    """Tell whether a guide is given as a class, to be made into one.
+    """Return whether a guide is given as a class, to be made into one.
 
     Privacy: public.
     """

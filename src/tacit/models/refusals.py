@@ -42,7 +42,7 @@ def _refuse_public_terms_of_rows(guided: GuidedModel) -> None:
             if public and jax.tree.map(jnp.shape, site["value"]) != jax.tree.map(jnp.shape, two[name]["value"]):
                 raise ValueError(
                     f"The site {name!r} of the {part.kind} is outside the plate over records, but its shape "
-                    "follows the number of records: each would have an entry of its own. Give it a fixed shape, or "
+                    "follows the number of records: each would have an entry of its own. Use a fixed shape, or "
                     "let the guide compute what a record needs from the record (as a VAE's encoder does)."
                 )
     params = _made_up_params(guided)

@@ -97,6 +97,8 @@ def audit(
     - "one-run": each record is a canary, put in with probability one half; one run, and a guess for those about whom
       its releases say most (Steinke, Nasr and Jagielski 2023). Looser, and needs no second run.
 
+    Privacy: public: for made-up records, which it protects as little as a simulation does.
+
     Parameters
     ----------
     method
@@ -122,7 +124,11 @@ def audit(
     Audit
         The lower bound beside the certified ε.
 
-    Privacy: public: for made-up records, which it protects as little as a simulation does.
+    Examples
+    --------
+    >>> import tacit
+    >>> recipe = tacit.Mechanism(rate=1.0, clip=1.0, noise_multiplier=1.0, steps=1)
+    >>> found = tacit.audit(None, None, recipe, runs=200)
     """
     if attack not in ATTACKS:
         raise ValueError(f"attack={attack!r} is not known; write one of {', '.join(map(repr, ATTACKS))}.")

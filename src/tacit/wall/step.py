@@ -148,7 +148,7 @@ class Reference:
         return clip.clipped(vector, self.mechanism.clip, self.radius, self.share, fits), lines
 
     def parted(self, numbers: Any, lines: list[Any]) -> list[tuple[Any, Any]]:
-        """Part the numbers of a contribution into those of its leaves, each with the coordinates they are added to."""
+        """Split the numbers of a contribution into those of its leaves, each with the coordinates they are added to."""
         found, first, tables = [], 0, iter(lines)
         for leaf in self.layout.leaves:
             size = leaf.values.size if is_sparse(leaf) else leaf.size

@@ -21,8 +21,8 @@ from tacit.types import Array, Key, PyTree, Record, Requirement
 def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentration: float = 1.0) -> Family:
     """Cluster records of numbers and categories, column by column independent within a cluster: made-up tables.
 
-    Within a component a number is normal, with mean and deviation of its own, and a category has chances of its own;
-    what columns have to do with one another is in the components. The posterior can ``synthesize``.
+    Within a component a number is normal, with mean and deviation of its own, and a category has probabilities of its
+    own; what columns have to do with one another is in the components. The posterior can ``synthesize``.
 
     Privacy: public. Sees the schema only.
 
@@ -42,7 +42,7 @@ def table(schema: Schema, components: int = 8, *, spread: float = 0.25, concentr
     arrays = [name for name, column in schema.columns.items() if column.shape]
     if arrays:
         raise ValueError(
-            f"The columns {arrays} hold arrays. A table has numbers and categories: give every entry a column of its "
+            f"The columns {arrays} hold arrays. A table has numbers and categories: make every entry a column of its "
             "own."
         )
     of = _Table(schema, components, spread, concentration)
