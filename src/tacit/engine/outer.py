@@ -107,7 +107,7 @@ def split(
 
 
 def pays(whole: int, parts: int, smallest: int = SMALLEST) -> bool:
-    """Say whether a leaf is worth taking apart, by how many numbers it has and how many its parts have.
+    """Return whether a leaf is worth taking apart, by how many numbers it has and how many its parts have.
 
     Privacy: public.
     """
@@ -115,7 +115,7 @@ def pays(whole: int, parts: int, smallest: int = SMALLEST) -> bool:
 
 
 def find(function: Callable[..., PyTree], *arguments: PyTree, thin: bool = False) -> list[Outer | None]:
-    """Say for each leaf whether ``split`` takes it apart; shapes in place of arrays will do.
+    """Return for each leaf whether ``split`` takes it apart; shapes in place of arrays will do.
 
     Privacy: public.
     """

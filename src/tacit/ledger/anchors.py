@@ -66,7 +66,7 @@ class Anchor(NamedTuple):
         return _json(self._asdict())
 
     def problem(self, path: Path, lines: Sequence[Line]) -> str:
-        """Say what a ledger lacks that this anchor knows, or nothing.
+        """Return what a ledger lacks that this anchor knows, or nothing.
 
         Privacy: public.
         """
@@ -120,7 +120,7 @@ def at(path: Path) -> Anchor | None:
 
 
 def problem(path: Path, lines: Sequence[Line], run_anchor: Path | None = None) -> str:
-    """Say what a ledger lacks that its anchors know, in the state folder and in a run's folder; or nothing.
+    """Return what a ledger lacks that its anchors know, in the state folder and in a run's folder; or nothing.
 
     Privacy: public.
     """

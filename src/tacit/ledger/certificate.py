@@ -188,7 +188,7 @@ class Certificate(Record):
         return page.notes(self)
 
     def explain(self) -> Explanation:
-        """Say what the guarantee means, from the recipe's whole privacy-loss distribution.
+        """Explain what the guarantee means, from the recipe's whole privacy-loss distribution.
 
         Privacy: post-processing.
         """

@@ -123,7 +123,7 @@ class Ledger(View):
 
     @classmethod
     def accept_loss(cls, path: str | os.PathLike[str], reason: str) -> Ledger:
-        """Go on with a ledger that lacks lines which its anchor knows, and write on it that this was accepted.
+        """Continue with a ledger that lacks lines which its anchor knows, and write on it that this was accepted.
 
         A ledger that is gone is begun anew, under the cap that it had. All later certificates name the loss and the
         reason: what was looked at in the missing lines is in no total any more.

@@ -66,7 +66,7 @@ def to_html(certificate: Record) -> str:
 
 
 def explained(certificate: Record) -> Explanation:
-    """Say what the guarantee means, from the recipe's whole privacy-loss distribution.
+    """Explain what the guarantee means, from the recipe's whole privacy-loss distribution.
 
     Privacy: post-processing.
     """

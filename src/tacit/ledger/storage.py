@@ -48,7 +48,7 @@ class Storage:
 
     @contextlib.contextmanager
     def locked(self, write: bool) -> Iterator[int | None]:
-        """Hold the ledger against other threads and processes; gives the open file, None if there is none.
+        """Lock the ledger against other threads and processes; yield the open file, None if there is none.
 
         Privacy: public.
         """
@@ -214,7 +214,7 @@ class Storage:
 
 
 def is_in_place(path: Path | None, file: int) -> bool:
-    """Say whether an open file is still the one that a path leads to.
+    """Return whether an open file is still the one that a path leads to.
 
     Privacy: public.
     """

@@ -96,7 +96,7 @@ class View:
         return spent(charges, delta, self._known.adjacency)
 
     def holds(self, run: str, stop: int) -> bool:
-        """Say whether every step of a run before ``stop`` is on the ledger, under whatever tag.
+        """Return whether every step of a run before ``stop`` is on the ledger, under whatever tag.
 
         Privacy: public.
         """

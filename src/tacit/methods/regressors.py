@@ -91,7 +91,7 @@ class Regressors:
         return jnp.concatenate([jnp.asarray(first).at[0].set(means), *effects])
 
     def shared(self, weights: Array, stds: Stds, key: Key) -> dict[str, Array]:
-        """Share what the intercept found out between it and the means of the groups' effects, as the prior does.
+        """Split what the intercept found out between it and the means of the groups' effects, as the prior does.
 
         Privacy: post-processing.
         """

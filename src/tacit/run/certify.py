@@ -68,7 +68,7 @@ def leave_room(slack: float, budget: Budget) -> None:
 
 
 def too_large(budget: Budget, data: PrivateData) -> str:
-    """Say what a delta of one over the declared number of units or more allows, or nothing.
+    """Return what a delta of one over the declared number of units or more allows, or nothing.
 
     Privacy: public.
     """
@@ -81,7 +81,7 @@ def too_large(budget: Budget, data: PrivateData) -> str:
 
 
 def left_out(built: Method, data: PrivateData) -> str:
-    """Say, where no schema does, which records counted for nothing without a word; or nothing.
+    """Return, where no schema does, which records counted for nothing without a word; or nothing.
 
     Privacy: public. It looks at what the method asks for, not at records.
     """
