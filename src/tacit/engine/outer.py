@@ -231,7 +231,7 @@ class _Walk:
         return jnp.moveaxis(value, source.axes.index(self.axis), 0).reshape(self.records, -1)
 
     def _behind(self, atom: Any) -> Any:
-        """Go one operation back: note the way forward, give the atom to go on with, or nothing at the product."""
+        """Go one operation back: note the way forward, and return the atom to go on with, or nothing at the product."""
         equation = None if isinstance(atom, Literal) else self.makers.get(atom)
         if equation is None:
             raise _NotOuterError

@@ -56,7 +56,7 @@ class Runner:
     """A method, a recipe and sealed records, compiled into one program that takes private steps.
 
     Privacy: reads records, in ``advance``; before it, for a keyed hash, and for checks of tacit's own whose refusal is
-    noted on the ledger. Everything else is checked and compiled before the first look.
+    noted on the ledger. Everything else is checked and compiled before any record is read.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Runner:
     key
         Key of the public randomness.
     ledgers
-        Where looks are charged, on each of them.
+        Where accesses are charged, on each of them.
     run, kind, title
         How the ledger names the run: its id, "fit" or "ask", and the method in words.
     simulation

@@ -16,9 +16,9 @@ from tacit.wall.border import with_own_checks
 from tacit.wall.data import PrivateData
 
 NO_LASTING_LEDGER = (
-    "The records came without a ledger file, so other looks at them (questions, other fits, processes or run folders) "
+    "The records came without a ledger file, so other uses of them (questions, other fits, processes or run folders) "
     "may not be in the total. "
-    "Give them one: PrivateData(records, schema, ledger='ledger.jsonl')."
+    "Pass one: PrivateData(records, schema, ledger='ledger.jsonl')."
 )
 NO_ANCHOR = (
     "The length of the ledger could not be noted outside of it, so an older copy in its place might not be noticed. "

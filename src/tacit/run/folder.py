@@ -169,7 +169,7 @@ class Run(NamedTuple):
         if not ledger.holds(self.name, done):
             raise ValueError(
                 f"The checkpoint in {self.folder} has {done} steps that this ledger does not hold; a certificate "
-                "would leave them out. Give the records the ledger that the run was begun with (without one it is "
+                "would leave them out. Pass PrivateData the ledger that the run was begun with (without one it is "
                 "the folder's own), or choose another run_dir."
             )
         return stored, done, seal, origin, chain
