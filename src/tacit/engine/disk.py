@@ -52,7 +52,7 @@ def write_columns(source: Any, schema: Schema, folder: str | os.PathLike[str]) -
     if schema.max_records > 1:
         raise ValueError(
             f"The schema says that a {schema.unit} may have {schema.max_records} records. Records on disk are not "
-            "grouped; give one record for each unit, or use read_parquet, which holds them in memory."
+            "grouped; pass one record for each unit, or use read_parquet, which holds them in memory."
         )
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

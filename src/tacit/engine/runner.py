@@ -55,7 +55,7 @@ class Runner:
     """A method, a recipe and sealed records, compiled into one program that takes private steps.
 
     Privacy: reads records, in ``advance``; before it, for a keyed hash, and for checks of tacit's own whose refusal is
-    noted on the ledger. Everything else is checked and compiled before the first look.
+    noted on the ledger. Everything else is checked and compiled before any record is read.
 
     Parameters
     ----------

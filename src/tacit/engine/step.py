@@ -65,7 +65,7 @@ class Step:
         return self.blocks.release(totals, self.unit, self.mechanism.rate, self.shares)
 
     def finish(self, state: State, totals: list[lattice.Sum], key: Key) -> State:
-        """Hand a noisy sum to the method."""
+        """Update the state by a noisy sum."""
         return arrays(self.method.update(state, self.release(totals), key))
 
 

@@ -54,7 +54,7 @@ class GLMState(NamedTuple):
 
 
 def whitened(state: GLMState, release: Release, size: float) -> GLMState:
-    """Blend a release of M into its moments, and whiten by what is believed of them.
+    """Average a release of M into its moments, and whiten by what is believed of them.
 
     Privacy: post-processing.
     """
@@ -132,6 +132,7 @@ def noiseless(state: GLMState) -> GLMState:
 
 
 def symmetrize(matrix: Array) -> Array:
+    """Return the mean of a matrix and its transpose."""
     return (matrix + matrix.T) / 2
 
 
