@@ -20,7 +20,7 @@ import tacit
 from tacit.engine import random
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
-from tacit.run.fit import drawing
+from tacit.run.draws import drawing
 from tacit.run.plan import planned
 
 COUNT, COLUMNS, BUDGET = 5000, 17, tacit.Budget(1.0, 1e-5)

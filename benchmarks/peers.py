@@ -40,7 +40,7 @@ import tacit  # noqa: E402
 from tacit import accounting  # noqa: E402
 from tacit.accounting import losses, noise_multiplier  # noqa: E402
 from tacit.engine import alias, lattice, random  # noqa: E402
-from tacit.run.fit import fit_public  # noqa: E402
+from tacit.run.public import fit_public  # noqa: E402
 
 SETTINGS = {
     "a": (1.0, 1e-5, 256 / 60000, 3516),

@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit import BudgetExceeded, Ledger, cli
+from tacit import BudgetExceeded, Ledger, cli, system
 from tacit.accounting.mechanism import Budget
 from tacit.ledger import anchors
-from tacit.ledger import file as ledger
+from tacit.ledger import lines as ledger
 from tacit.ledger.anchors import RUN_ANCHOR, Anchor
-from tacit.ledger.certificate import Certificate, CertificateError
-from tacit.ledger.file import GENESIS, LedgerError, Line, canonical
+from tacit.ledger.certificate import Certificate
+from tacit.ledger.lines import GENESIS, LedgerError, Line, canonical
+from tacit.ledger.record import CertificateError
+from tacit.ledger.storage import Storage
 from tests.test_ledger import charge, steps_on, total
 
 BUDGET = Budget(1.0, 1e-6)
@@ -124,7 +126,7 @@ def test_a_ledger_ahead_of_its_anchor_goes_on(path: Path, state: Path, monkeypat
     # Killed between the line and the anchor: the line counts, and the anchor follows with the next charge.
     charged(path, 50)
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "_move_anchors", lambda book: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Storage, "_move_anchors", lambda book: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             Ledger(path).charge(charge(50, 60))
     book = Ledger(path)
@@ -210,14 +212,14 @@ def test_two_copies_cannot_be_charged_at_once(path: Path, tmp_path: Path, monkey
     charged(path, 50)
     copy = tmp_path / "copy.jsonl"
     shutil.copy(path, copy)
-    mine, append = Ledger(path), Ledger._append
+    mine, move = Ledger(path), Storage._move_anchors
 
-    def late(book: Ledger, file: int | None, bodies: Any) -> None:
-        append(book, file, bodies)
-        if book is mine:  # the copy is charged between this line and its anchor, under the lock of another file
+    def late(storage: Storage) -> None:
+        if storage is mine._storage:  # the copy is charged between this line and its anchor, under another lock
             Ledger(copy).charge(charge(50, 70))
+        move(storage)
 
-    monkeypatch.setattr(Ledger, "_append", late)
+    monkeypatch.setattr(Storage, "_move_anchors", late)
     with pytest.raises(LedgerError, match=r"Line 3 of .* is not the one that was written"):
         mine.charge(charge(50, 60))
     known = Anchor.of(Ledger(copy).lines)
@@ -241,7 +243,7 @@ def _charge_some(path: Path, name: str, count: int) -> None:
     book = Ledger(path)
     for first in range(count):
         book.charge(charge(first, first + 1, run=name))
-        assert book.anchored >= len(book._lines)
+        assert book.anchored >= len(book._known.lines)
 
 
 def test_two_processes_never_move_an_anchor_back(path: Path) -> None:
@@ -310,7 +312,7 @@ def test_a_full_disk_leaves_the_anchor_behind_and_no_worse(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "atomic_write", full)
+        patch.setattr(system, "atomic_write", full)
         assert Ledger(path).charge(charge(50, 60)) is True
     assert Ledger(path).anchored == 2
     assert Ledger(path).charge(charge(60, 70)) is True
@@ -411,7 +413,7 @@ def test_the_command_line_shows_and_accepts(path: Path, capsys: pytest.CaptureFi
 def test_the_anchor_is_written_after_the_line_and_before_records_are_read(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, read = tmp_path / "run", tacit.engine.Runner._advance
+    run, read = tmp_path / "run", tacit.engine.runner.Runner._advance
     seen: list[int] = []
 
     def spy(runner: Any, *given: Any) -> Any:
@@ -421,7 +423,7 @@ def test_the_anchor_is_written_after_the_line_and_before_records_are_read(
         seen.append(lines)
         return read(runner, *given)
 
-    monkeypatch.setattr(tacit.engine.Runner, "_advance", spy)
+    monkeypatch.setattr(tacit.engine.runner.Runner, "_advance", spy)
     fit(path, run)
     assert seen == [2, 3, 4, 5]
 
@@ -432,7 +434,7 @@ def test_a_run_folder_is_an_anchor_without_a_state_folder(
 ) -> None:
     run = tmp_path / "run"
     file = run / "ledger.jsonl" if private else path
-    advance, copies = tacit.engine.Runner._advance, []
+    advance, copies = tacit.engine.runner.Runner._advance, []
 
     def dies(runner: Any, *given: Any) -> Any:
         copies.append(file.read_bytes())
@@ -441,7 +443,7 @@ def test_a_run_folder_is_an_anchor_without_a_state_folder(
         return advance(runner, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tacit.engine.Runner, "_advance", dies)
+        patch.setattr(tacit.engine.runner.Runner, "_advance", dies)
         with pytest.raises(KeyboardInterrupt):
             fit(None if private else path, run)
     shutil.rmtree(state)

@@ -12,7 +12,8 @@ from scipy import stats
 import tacit
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import lattice
-from tacit.run.audit import audit, canary_scores, direct, lower_bound, one_run_bound
+from tacit.run.audit import audit, canary_scores
+from tacit.run.bounds import direct, lower_bound, one_run_bound
 
 DELTA = 1e-5
 

@@ -19,8 +19,9 @@ import pytest
 from tacit import accounting
 from tacit.accounting.explanation import percent, up
 from tacit.accounting.mechanism import Budget, Mechanism
-from tacit.ledger.certificate import SIMULATION, Certificate, CertificateError, Total
+from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Charge, Ledger, Line
+from tacit.ledger.record import SIMULATION, CertificateError, Total
 
 RECIPE = Mechanism(rate=0.01, clip=1.5, noise_multiplier=2.0, steps=100)
 BUDGET = Budget(1.0, 1e-5, unit="patient")
@@ -80,7 +81,7 @@ def simulated() -> Certificate:
 def reseal(certificate: Certificate, **changes: Any) -> Certificate:
     """Change a certificate and give it a digest that fits, as a forger would."""
     changed = replace(certificate, **changes)
-    return replace(changed, digest=changed._digest())
+    return replace(changed, digest=changed.digest_of_content())
 
 
 # Issuing
@@ -332,7 +333,7 @@ def test_looks_of_two_recipes_are_refused(real: Certificate) -> None:
 
 HOSTILE = """
 import resource, sys, time
-from tacit.ledger.certificate import Certificate, CertificateError
+from tacit import Certificate, CertificateError
 def status(name):
     return next(int(line.split()[1]) * 2**10 for line in open("/proc/self/status") if line.startswith(name))
 resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + 200 * 2**20 - status("VmRSS"),) * 2)
@@ -630,7 +631,7 @@ def test_the_page_is_well_formed(real: Certificate) -> None:
 
 
 def test_the_curve_is_the_attackers(real: Certificate) -> None:
-    points = re.search(r'class="best" point_estimates="([^"]*)"', real.to_html())
+    points = re.search(r'class="best" points="([^"]*)"', real.to_html())
     assert points is not None
     curve = [tuple(map(float, point.split(","))) for point in points[1].split()]
     fpr = [(x - 46) / 200 for x, _ in curve]

@@ -86,7 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("changed.json").write_text(text.replace('"clip": 1.5', '"clip": 1.4', 1))
     certificate = tacit.Certificate.load("good")
     forged = replace(certificate, epsilon=certificate.epsilon / 2)  # with a digest that fits
-    Path("forged.json").write_text(replace(forged, digest=forged._digest()).to_json())
+    Path("forged.json").write_text(replace(forged, digest=forged.digest_of_content()).to_json())
     Ledger("capped.jsonl", cap=Budget(0.1, 1e-5, unit="patient"))
     Path("cut.jsonl").write_text(Path("book.jsonl").read_text().splitlines()[0] + "\n")
     return tmp_path

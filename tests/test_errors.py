@@ -149,10 +149,11 @@ def sum_of(world: World, clip: Any = 1.0, budget: Any = None, data: Any = None, 
 
 def other_recipe(world: World, **settings: Any) -> Any:
     # The folder of a run that has been begun and has not looked yet.
-    from tacit.run.fit import _Run
+    from tacit.run.folder import Facts, Run
 
     mechanism = calibrate(Budget(1.0, 1e-5), rate=0.1, steps=3, clip=2.0)
-    _Run.begin(world.folder, mechanism, Budget(1.0, 1e-5), jax.random.key(0), 1).keep(mechanism, Budget(1.0, 1e-5), 1)
+    facts = Facts(mechanism, Budget(1.0, 1e-5), 1)
+    Run.begin(world.folder, facts, jax.random.key(0)).keep(facts)
     return run(world, run_dir=world.folder, rate=0.1, **({"clip": 2.0} | settings))
 
 

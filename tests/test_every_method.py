@@ -27,7 +27,8 @@ from tacit.ledger.file import Ledger
 from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.vi import vi
-from tacit.run.fit import fit_public
+from tacit.run.public import fit_public
+from tacit.testing import check_method
 from tacit.types import Method, MethodFor, Plan, PyTree, Release
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
@@ -230,6 +231,12 @@ def test_init_needs_no_data(name: str, opened: Callable[[str], Opened]) -> None:
     assert same_bits(start, again)
     assert is_finite(start)
     assert jax.tree.structure(data.placeholder) == jax.tree.structure(other.placeholder)
+
+
+@every
+def test_it_passes_what_an_author_s_own_method_must_pass(name: str) -> None:
+    declared = {"sgd,": {"random_draws": False}, "marginals,": {"tolerance": np.inf}}.get(name.split(" ")[0], {})
+    assert check_method(TABLE[name].make(), TABLE[name].records, **declared).passed
 
 
 @every

@@ -12,7 +12,6 @@ import contextlib
 import datetime
 import errno
 import hashlib
-import importlib
 import itertools
 import json
 import os
@@ -32,10 +31,10 @@ import tacit
 from tacit import Ledger, system
 from tacit.engine import random as secret_random
 from tacit.engine import runner as engine
+from tacit.ledger import contents
 from tacit.ledger.file import LedgerError
+from tacit.run.folder import Run
 from tests.conftest import with_constants_as_arguments
-
-fitting, book = importlib.import_module("tacit.run.fit"), importlib.import_module("tacit.ledger.file")
 
 STEPS = 6
 BUDGET = tacit.Budget(1.0, 1e-6)
@@ -114,7 +113,7 @@ def method() -> tacit.Method:
 @contextlib.contextmanager
 def dying(moment: str, world: World) -> Iterator[None]:
     """Let the process die at a moment; backups are made after the second segment and at the crash."""
-    run, save = fitting._Run, tacit.Posterior.save
+    run, save = Run, tacit.Posterior.save
     checkpoint, advance = run.checkpoint, engine.Runner.advance
 
     def first(*_: Any) -> Any:
@@ -193,7 +192,7 @@ def clock_backwards(world: World) -> None:
         def now(cls, tz: Any = None) -> Any:
             return datetime.datetime(2001, 1, 1, tzinfo=tz)
 
-    world.patch.setattr(book, "datetime", Earlier)
+    world.patch.setattr(contents, "datetime", Earlier)
 
 
 def upgraded(world: World) -> None:
@@ -254,7 +253,7 @@ def older_folder(world: World) -> None:
 def other_data_and_no_checkpoint(world: World) -> None:
     """Other records, one step with them, killed again; and then the checkpoint is lost."""
     other_data(world)
-    checkpoint = fitting._Run.checkpoint
+    checkpoint = Run.checkpoint
 
     def once(self: Any, state: Any, done: int, runner: Any) -> None:
         checkpoint(self, state, done, runner)
@@ -264,7 +263,7 @@ def other_data_and_no_checkpoint(world: World) -> None:
         raise Crash
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting._Run, "checkpoint", once)
+        patch.setattr(Run, "checkpoint", once)
         patch.setattr(tacit.Posterior, "save", dead)
         with pytest.raises(Crash):
             world.fit()

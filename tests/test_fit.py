@@ -22,6 +22,7 @@ import pytest
 import tacit
 from tacit.engine import random as secret_random
 from tacit.ledger.file import Ledger, LedgerError
+from tacit.run.folder import Facts, Run
 from tacit.types import MethodFor, Plan, Suggestions
 from tests.conftest import quick_flags
 
@@ -109,7 +110,7 @@ def test_a_method_is_built_for_the_steps_it_is_given():
     assert posterior.certificate.mechanism == planned.certificate.mechanism
     assert posterior.certificate.mechanism.steps == 5
     assert same(planned, posterior)
-    # Within five of its own deviations, which count the noise; the seed is fixed.
+    # Within five of its own deviations, which account for the noise; the seed is fixed.
     draws = posterior.draws["w"]
     assert np.all(np.abs(draws.mean(0) - [0.5, 1.5]) < 5 * draws.std(0))
     # Through a selection a candidate has the steps that the score leaves.
@@ -222,7 +223,7 @@ def test_settings_that_would_spoil_a_method_are_refused_before_anything_is_spent
         if "steps" not in settings:
             with pytest.raises(ValueError, match=words):
                 tacit.select({"one": {"method": method, **settings}}, data, BUDGET, steps=20, key=key)
-    chain = counting_method()._replace(least=101)
+    chain = counting_method()._replace(min_steps=101)
     for act in (
         lambda: tacit.fit(chain, data, BUDGET, steps=100, progress=False),
         lambda: tacit.fit_public(chain, regression(), steps=100, key=key),
@@ -307,7 +308,7 @@ def test_run_folder_keeps_no_secret_and_gives_the_posterior_again(tmp_path):
 def interrupted(tmp_path, monkeypatch, after, data, **changes):
     """Run until the given segment has been charged, then fail before its result is kept."""
     calls = []
-    original = tacit.engine.Runner.advance
+    original = tacit.engine.runner.Runner.advance
 
     def advance(self, state, first, stop):
         state = original(self, state, first, stop)
@@ -316,10 +317,10 @@ def interrupted(tmp_path, monkeypatch, after, data, **changes):
             raise KeyboardInterrupt
         return state
 
-    monkeypatch.setattr(tacit.engine.Runner, "advance", advance)
+    monkeypatch.setattr(tacit.engine.runner.Runner, "advance", advance)
     with pytest.raises(KeyboardInterrupt):
         tacit.fit(counting_method(), data, BUDGET, run_dir=tmp_path / "run", **{**SETTINGS, **changes})
-    monkeypatch.setattr(tacit.engine.Runner, "advance", original)
+    monkeypatch.setattr(tacit.engine.runner.Runner, "advance", original)
 
 
 def charges(tmp_path):
@@ -369,14 +370,14 @@ def test_anything_changed_is_charged_again_under_new_noise(tmp_path, monkeypatch
         nothing = np.zeros(0, np.uint8)
         np.savez(folder / "checkpoint.npz", **leaves, done=0, seal="", origin=nothing, chain=nothing)
     kept = []
-    original = tacit.engine.Runner.advance
+    original = tacit.engine.runner.Runner.advance
 
     def advance(self, state, first, stop):
         if (folder / "secret.key").exists():
             kept.append((folder / "secret.key").read_bytes())
         return original(self, state, first, stop)
 
-    monkeypatch.setattr(tacit.engine.Runner, "advance", advance)
+    monkeypatch.setattr(tacit.engine.runner.Runner, "advance", advance)
     resumed = tacit.fit(method, data, BUDGET, run_dir=folder, **SETTINGS)
     assert before not in kept
     assert charges(tmp_path).count((after, after + 1)) == 2
@@ -453,9 +454,9 @@ def test_a_secret_that_others_may_know_is_not_gone_on_with(tmp_path, monkeypatch
     else:
         secret.chmod(0o644)
     used = []
-    original = tacit.engine.Runner.rekey
+    original = tacit.engine.runner.Runner.rekey
     monkeypatch.setattr(
-        tacit.engine.Runner,
+        tacit.engine.runner.Runner,
         "rekey",
         lambda self, key, origin=b"": (used.append(secret_random.to_bytes(key)), original(self, key, origin))[1],
     )
@@ -484,7 +485,7 @@ def test_an_epsilon_that_leaves_no_room_for_slack_is_refused_before_a_look():
 
 
 def test_a_run_does_not_show_its_secret():
-    run = sys.modules["tacit.run.fit"]._Run.begin(None, tacit.Mechanism(1.0, 1.0, 1.0, 1), BUDGET, None, None)
+    run = Run.begin(None, Facts(tacit.Mechanism(1.0, 1.0, 1.0, 1), BUDGET), None)
     assert repr(run) == f"<run {run.name}>"
 
 

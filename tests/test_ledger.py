@@ -21,7 +21,8 @@ import pytest
 
 from tacit import accounting, system
 from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
-from tacit.ledger import file as ledger
+from tacit.ledger import lines as ledger
+from tacit.ledger import storage
 from tacit.ledger.file import GENESIS, BudgetExceeded, Charge, Ledger, LedgerError, Line
 
 RECIPE = Mechanism(rate=0.01, clip=1.0, noise_multiplier=2.0, steps=100)
@@ -687,7 +688,7 @@ def test_a_file_that_is_replaced_again_and_again_is_given_up(tmp_path: Path, mon
     path = tmp_path / "ledger.jsonl"
     book = Ledger(path)
     book.charge(charge(0, 50))
-    monkeypatch.setattr(book, "_is_in_place", lambda file: False)
+    monkeypatch.setattr(storage, "is_in_place", lambda path, file: False)
     open_files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     with pytest.raises(LedgerError, match="again and again"):
         book.charge(charge(50, 60))
@@ -813,7 +814,7 @@ def test_nothing_is_written_to_a_file_that_somebody_planted(
     else:
         planted.symlink_to(theirs)
     with pytest.raises(OSError, match="could not be written"):
-        ledger.atomic_write(tmp_path / "secret.key", lambda file: file.write(b"secret"), 0o600)
+        system.atomic_write(tmp_path / "secret.key", lambda file: file.write(b"secret"), 0o600)
     assert theirs.read_bytes() == b""
     assert not (tmp_path / "secret.key").exists()
 
@@ -821,5 +822,5 @@ def test_nothing_is_written_to_a_file_that_somebody_planted(
 def test_only_what_is_left_of_one_file_is_removed(tmp_path: Path) -> None:
     for name in ("secret.key", "secret.key.01.partial", "mine.partial", "run.json.02.partial"):
         (tmp_path / name).touch()
-    ledger.remove_partial(tmp_path / "secret.key")
+    system.remove_partial(tmp_path / "secret.key")
     assert {file.name for file in tmp_path.iterdir()} == {"secret.key", "mine.partial", "run.json.02.partial"}

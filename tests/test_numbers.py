@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import tacit
-from tacit.ledger.certificate import BEFORE, UNTIED, Certificate
+from tacit.ledger.certificate import Certificate
+from tacit.ledger.record import BEFORE, UNTIED
 from tacit.results.numbers import Saved, fingerprint, fingerprints
 from tests.test_fit import BUDGET, SETTINGS, model, records
 
@@ -92,7 +93,7 @@ def test_numbers_that_were_computed_from_certified_ones_say_so(posterior: tacit.
 def before(certificate: Certificate) -> Certificate:
     """Return the certificate as the version before would have issued it."""
     old = replace(certificate, format=BEFORE, numbers={}, engine="", code="", losses=())
-    return replace(old, digest=old._digest())
+    return replace(old, digest=old.digest_of_content())
 
 
 def test_certificates_of_the_format_before_hold_and_say_that_they_name_no_numbers(

@@ -15,12 +15,16 @@ METHODS_MAY_IMPORT = {
     *(
         "tacit.types",
         "tacit.models.guided",
+        "tacit.models.refusals",
         "tacit.models.traced",
         *("tacit.facts.column", "tacit.facts.schema"),  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
         *(
             f"tacit.methods.{name}"
-            for name in ("conjugate", "families", "gaussians", "networks", "running", "sites", "sparsity")
+            for name in (
+                *("conjugate", "curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
+                *("running", "sites", "sparsity"),
+            )
         ),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
@@ -29,7 +33,7 @@ METHODS_MAY_IMPORT = {
 D3P_MAY_IMPORT = {
     "tacit.adapters.d3p",
     *("tacit.accounting", "tacit.types", "tacit.engine.alias", "tacit.engine.clip", "tacit.engine.lattice"),
-    *("tacit.engine.random", "tacit.engine.sample", "tacit.wall.environment"),
+    *("tacit.engine.random", "tacit.engine.sample", "tacit.wall.environment", "tacit.wall.precision"),
 }
 """d3p's interface works on arrays that the script holds itself, which are nobody's secret to tacit. It may
 use the wall's tools for them, but neither its door nor its sealed records, and nothing that makes a certificate."""
@@ -50,7 +54,7 @@ def faults(source: str, place: str) -> list[str]:
     found = []
     if not place.startswith(("wall/", "engine/")):
         found += [f"touches {name}" for name in sorted(_mentions(tree) & SECRETS)]
-    if place.startswith("methods/") or place in ("models/guided.py", "models/traced.py"):
+    if place.startswith("methods/") or place in ("models/guided.py", "models/refusals.py", "models/traced.py"):
         found += [f"imports {name}" for name in _imports(tree, place) if not _within(name, METHODS_MAY_IMPORT)]
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -56,6 +56,19 @@ def test_intervals_that_count_the_noise_are_found_to_cover(known: tacit.run.rehe
     assert "covered" in known.chosen.verdict
 
 
+@pytest.mark.parametrize(("size", "name"), [(20_000, "glm"), (30, "vi")])
+def test_a_formula_is_rehearsed_by_the_method_and_the_recipe_of_the_fit(size: int, name: str) -> None:
+    schema = tacit.Schema(FORM.columns)
+    form = tacit.formula("y ~ x", schema, family="bernoulli")
+    settings = {"steps": 12} if name == "glm" else {"steps": 30, "rate": 0.5}
+    row = tacit.rehearse(form, schema, BUDGET, size=size, replicates=2, key=KEY, **settings).chosen
+    records = {column: [0.0] * 9 if column == "x" else ["a"] * 9 for column in ("x", "group")} | {"y": ["no"] * 9}
+    posterior = tacit.fit(form, tacit.PrivateData(records, schema, size=size), BUDGET, simulate=0, **settings)
+    assert row.method == posterior.certificate.method == name
+    assert row.mechanism == posterior.certificate.mechanism
+    assert row.reason == posterior.reason
+
+
 def test_widths_are_those_of_theory(known: tacit.run.rehearse.Rehearsal) -> None:
     for row in known.rows:
         noise = tacit.calibrate(row.budget, rate=1.0, steps=2, clip=6.0).noise_std / np.sqrt(2)

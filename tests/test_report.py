@@ -18,8 +18,8 @@ import pytest
 import tacit
 from tacit.accounting.explanation import percent, up
 from tacit.accounting.mechanism import Budget, Mechanism
-from tacit.ledger.certificate import SIMULATION
 from tacit.ledger.file import Charge, Ledger
+from tacit.ledger.record import SIMULATION
 from tacit.results.calibration import reliability
 from tacit.results.report import _digits, _odds, _ticks, report, write_report
 

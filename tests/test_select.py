@@ -13,11 +13,10 @@ import pytest
 from scipy import stats
 
 import tacit
-from tacit import accounting
+from tacit import Certificate, CertificateError, accounting
 from tacit.accounting import composition, renyi
 from tacit.engine import repeat
 from tacit.engine.runner import Runner
-from tacit.ledger.certificate import Certificate, CertificateError
 from tacit.ledger.file import Charge, Ledger, LedgerError
 from tacit.types import Model
 
@@ -256,7 +255,7 @@ def test_forged_selections_are_found(selection) -> None:
 
     def resealed(**changes):
         changed = replace(true, **changes)
-        return replace(changed, digest=changed._digest())
+        return replace(changed, digest=changed.digest_of_content())
 
     single = replace(true.mechanism, repeats=None)
     run = true.total.runs[0]

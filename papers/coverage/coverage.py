@@ -42,7 +42,7 @@ import tacit
 from tacit.engine import random
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
-from tacit.run.fit import drawing
+from tacit.run.draws import drawing
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "d3p"))

@@ -26,7 +26,7 @@ from numpyro.infer.autoguide import AutoLaplaceApproximation, AutoMultivariateNo
 from scipy.special import gammaln
 
 import tacit
-from tacit.run.fit import drawing
+from tacit.run.draws import drawing
 
 study.HERE = coverage.HERE
 SEED, FRESH, DRAWS = 73_000, 2000, 300

@@ -38,7 +38,7 @@ import optax
 import tacit
 from tacit.results import calibration, plots
 from tacit.run import recalibrate
-from tacit.run.fit import posterior_of
+from tacit.run.draws import posterior_of
 from tacit.types import Method, MethodFor, Plan, Release
 
 HERE = Path(__file__).parent

@@ -54,7 +54,7 @@ import tacit
 from tacit import sites
 from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import forward
-from tacit.run.fit import sum_public
+from tacit.run.public import sum_public
 from tacit.types import Release
 
 HERE = Path(__file__).parent

@@ -35,7 +35,7 @@ import tacit
 from tacit.methods.lda import LDAState, tables
 from tacit.methods.running import blend
 from tacit.results.topics import coherence, perplexity, top_words
-from tacit.run.fit import fit_public
+from tacit.run.public import fit_public
 from tacit.types import Suggestions
 
 HERE = Path(__file__).parent

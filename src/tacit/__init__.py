@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from tacit.accounting.mechanism import Budget, Mechanism, calibrate
     from tacit.engine.disk import read_columns, write_columns
     from tacit.facts.schema import Schema
-    from tacit.ledger.certificate import Certificate, CertificateError
-    from tacit.ledger.file import BudgetExceeded, Ledger
+    from tacit.ledger.certificate import Certificate
+    from tacit.ledger.contents import BudgetExceeded
+    from tacit.ledger.file import Ledger
+    from tacit.ledger.record import CertificateError
     from tacit.methods.bayes_by_backprop import bayes_by_backprop
     from tacit.methods.belief_net import belief_net
     from tacit.methods.conjugate import conjugate
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
     from tacit.models.formula import formula
     from tacit.results.effects import comparisons, predictions, slopes
     from tacit.results.posterior import Posterior
+    from tacit.run.ask import ask
     from tacit.run.audit import audit
     from tacit.run.auto import auto
     from tacit.run.ep import ep
-    from tacit.run.fit import ask, fit, fit_public
+    from tacit.run.fit import fit
+    from tacit.run.public import fit_public
     from tacit.run.rehearse import rehearse
     from tacit.run.select import select
     from tacit.types import Method, MethodFor, Plan
@@ -93,9 +97,9 @@ __all__ = [
 # they are used. The table says where; the imports above tell it to editors and type checkers.
 _HOME = {
     "Budget": "accounting.mechanism",
-    "BudgetExceeded": "ledger.file",
+    "BudgetExceeded": "ledger.contents",
     "Certificate": "ledger.certificate",
-    "CertificateError": "ledger.certificate",
+    "CertificateError": "ledger.record",
     "Ledger": "ledger.file",
     "Mechanism": "accounting.mechanism",
     "Method": "types",
@@ -104,7 +108,7 @@ _HOME = {
     "Posterior": "results.posterior",
     "PrivateData": "wall.data",
     "Schema": "facts.schema",
-    "ask": "run.fit",
+    "ask": "run.ask",
     "audit": "run.audit",
     "auto": "run.auto",
     "bayes_by_backprop": "methods.bayes_by_backprop",
@@ -116,7 +120,7 @@ _HOME = {
     "ep": "run.ep",
     "explain": "accounting.explanation",
     "fit": "run.fit",
-    "fit_public": "run.fit",
+    "fit_public": "run.public",
     "formula": "models.formula",
     "glm": "methods.glm",
     "lda": "methods.lda",
@@ -151,7 +155,7 @@ _MODULES = {
 }
 """Modules that users reach by a short name, as in ``tacit.plots.plot_forest``."""
 _DEPRECATED = {
-    "Answer": ("run.fit", "Answer"),
+    "Answer": ("run.ask", "Answer"),
     "Formula": ("models.formula", "Formula"),
     "Rehearsal": ("run.rehearse", "Rehearsal"),
     "Release": ("types", "Release"),

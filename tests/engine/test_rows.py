@@ -18,7 +18,7 @@ from tacit.engine import clip, lattice, random
 from tacit.engine.memory import sum_over
 from tacit.engine.runner import Runner
 from tacit.engine.step import Step
-from tacit.run.fit import fit_public
+from tacit.run.public import fit_public
 from tacit.types import Method, Release, SparseRows
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
@@ -296,7 +296,7 @@ def test_what_is_no_sparse_leaf_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             step_of(method(wrong), 3)
-    with pytest.raises(TypeError, match="Give integers"):
+    with pytest.raises(TypeError, match="Pass integers"):
         step_of(method(lambda r: SparseRows(r["index"] * 1.0, r["values"], COUNT)), 3)
     with pytest.raises(TypeError, match="real numbers"):
         step_of(method(lambda r: SparseRows(r["index"], r["values"] > 0, COUNT)), 3)
@@ -322,7 +322,7 @@ def test_fits_and_questions_know_sparse_leaves() -> None:
 def test_many_public_sparse_contributions_are_summed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     made = records(np.random.default_rng(8), 41)
     whole = fit_public(sparse(), made, steps=1, key=KEY).draws["table"]
-    monkeypatch.setattr(importlib.import_module("tacit.run.fit"), "PUBLIC_NUMBERS", 300)
+    monkeypatch.setattr(importlib.import_module("tacit.run.public"), "PUBLIC_NUMBERS", 300)
     parts = fit_public(sparse(), made, steps=1, key=KEY).draws["table"]
     np.testing.assert_allclose(whole, parts, rtol=1e-4, atol=1e-4)
     some = fit_public(sparse(), made, steps=1, rate=0.3, key=KEY).draws["table"]

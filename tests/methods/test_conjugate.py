@@ -545,5 +545,5 @@ def test_bad_options_are_refused(make: Callable[[], FamilyFor], match: str) -> N
 
 def test_bounds_must_name_the_blocks() -> None:
     family = at("mixture")._replace(bounds={"count": 1.0})
-    with pytest.raises(ValueError, match="give one for each"):
+    with pytest.raises(ValueError, match="pass one for each"):
         conjugate(family)(Plan(placeholder("mixture")))

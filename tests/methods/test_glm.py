@@ -13,7 +13,9 @@ from scipy import optimize, special, stats
 
 import tacit
 from tacit.methods import glm as module
-from tacit.methods.glm import CUT, FAMILIES, GLMState, glm
+from tacit.methods.curvature import GLMState
+from tacit.methods.glm import glm
+from tacit.methods.likelihoods import CUT, CUT_SQUARE, FAMILIES, INSIDE_SQUARE
 from tacit.methods.running import cut_normal
 from tacit.types import Method, Plan, Release
 
@@ -197,10 +199,10 @@ def test_residuals_of_normal_outcomes() -> None:
     information = float(FAMILIES["normal"].information(jnp.float32(2), jnp.float32(noise)))
     # The score itself is error / noise.
     assert density @ (np.asarray(r, float) * error / noise) == pytest.approx(information, rel=1e-3)
-    assert density @ (np.asarray(r, float) * noise) ** 2 == pytest.approx(module.CUT_SQUARE, rel=1e-3)
+    assert density @ (np.asarray(r, float) * noise) ** 2 == pytest.approx(CUT_SQUARE, rel=1e-3)
     # The slope of E[r^2] by the log of the noise.
     inside = np.abs(error) < CUT
-    assert density @ (error**2 * inside) == pytest.approx(module.INSIDE_SQUARE, rel=1e-3)
+    assert density @ (error**2 * inside) == pytest.approx(INSIDE_SQUARE, rel=1e-3)
 
 
 def test_moved_noise_has_the_stated_information() -> None:
@@ -209,7 +211,7 @@ def test_moved_noise_has_the_stated_information() -> None:
     def square(log_noise: float) -> float:
         return float(stats.norm.expect(lambda e: np.clip(e / np.exp(log_noise), -CUT, CUT) ** 2))
 
-    assert (square(-1e-3) - square(1e-3)) / 2e-3 == pytest.approx(2 * module.INSIDE_SQUARE, rel=1e-3)
+    assert (square(-1e-3) - square(1e-3)) / 2e-3 == pytest.approx(2 * INSIDE_SQUARE, rel=1e-3)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)

@@ -25,7 +25,7 @@ from tacit.methods import lda as module
 from tacit.methods.lda import LDAState, lda
 from tacit.methods.running import start
 from tacit.results.topics import documents, perplexity
-from tacit.run.fit import fit_public
+from tacit.run.public import fit_public
 from tacit.types import Method, Plan, PyTree, Release
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise

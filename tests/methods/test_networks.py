@@ -24,7 +24,15 @@ from tacit.accounting.mechanism import Mechanism
 from tacit.engine.step import Step
 from tacit.methods.bayes_by_backprop import at
 from tacit.methods.networks import Network, score
-from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, perturbed_average, stretches
+from tacit.methods.running import (
+    BATCHES,
+    EVERY,
+    MANY,
+    normals,
+    perturbed_average,
+    start_batch_means,
+    update_batch_means,
+)
 from tacit.types import Method, Plan, PyTree, Release
 
 KEY = jax.random.key(0)
@@ -168,7 +176,7 @@ def test_only_the_missing_noise_is_added() -> None:
 def test_sgld_remembers_the_last_places_and_averages_what_is_watched() -> None:
     inputs = {"x": np.zeros((2, 1), np.float32)}
     method = tacit.sgld(constant(), step_size=1e-3, keep=2, thin=2, burn_in=4, watch=inputs)(Plan(RECORD, COUNT))
-    assert method.least == 5, "before that there is one place only, and it is the last of the burn-in"
+    assert method.min_steps == 5, "before that there is one place only, and it is the last of the burn-in"
     state = method.init(KEY)
     places = []
     for step in range(10):
@@ -320,12 +328,12 @@ def test_draws_of_bayes_by_backprop_count_what_the_noise_does_to_the_means() -> 
 
 def test_of_many_numbers_one_iterate_in_eight_makes_the_stretches() -> None:
     """A path of 0, 1, 2, ...: after 60 steps 0, 8, ..., 56 are eight stretches of one; then pairs become one."""
-    path, late = stretches({"w": jnp.zeros(MANY)}), jax.jit(longer)
+    path, late = start_batch_means({"w": jnp.zeros(MANY)}), jax.jit(update_batch_means)
     for step in range(70):
         if step == 60:
-            np.testing.assert_array_equal(path.means["w"][:, 0], EVERY * np.arange(STRETCHES))
+            np.testing.assert_array_equal(path.means["w"][:, 0], EVERY * np.arange(BATCHES))
             # Six late ones, 8 apart: twice 16/7 of an eighth of their variance.
-            wanted = 2 * 16 / 7 / 8 * np.var(EVERY * np.arange(2, STRETCHES), ddof=1)
+            wanted = 2 * 16 / 7 / 8 * np.var(EVERY * np.arange(2, BATCHES), ddof=1)
             np.testing.assert_allclose(perturbed_average(path, jnp.int32(step))["w"], wanted, rtol=1e-5)
         path = late(path, {"w": jnp.full(MANY, step, jnp.float32)}, jnp.int32(step))
     assert int(path.length) == 2
@@ -650,7 +658,7 @@ def test_a_private_network_learns() -> None:
         (lambda: tacit.network((lambda key: {"mask": jnp.zeros(1)}, lambda w, x: x)), "called 'mask'"),
         (
             lambda: tacit.bayes_by_backprop(tacit.network(Masked(), prior="none")),
-            "has no end",
+            "improper",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from tacit import sites
 from tacit.engine import outer
 from tacit.methods.gaussians import Moments
 from tacit.methods.pbp import PBPState, _rectified, forward, output, pbp, rectified
-from tacit.run.fit import fit_public, sum_public
+from tacit.run.public import fit_public, sum_public
 from tacit.types import Plan
 
 KEY = jax.random.key(0)

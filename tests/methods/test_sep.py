@@ -19,7 +19,7 @@ from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, p
 from tacit.methods.running import Running
 from tacit.methods.sep import SEPState, sep
 from tacit.methods.sites import Site
-from tacit.run.fit import fit_public
+from tacit.run.public import fit_public
 from tacit.types import Method, Plan, Release
 
 KEY = jax.random.key(0)
@@ -285,7 +285,7 @@ def test_a_site_of_all_weights() -> None:
 
 
 def test_a_private_fit_covers_the_exact_posterior_mean() -> None:
-    """Five seeds; the noise is counted, so that no weight is five posterior deviations off (false alarm below 1e-4)."""
+    """Five seeds; with the noise accounted for, no weight is five posterior deviations off (false alarm below 1e-4)."""
     x, f = regression(3000, 3)
     y = (f + 0.7 * np.random.default_rng(4).normal(size=len(f))).astype(np.float32)
     mean, covariance = exact_linear(x, y, 0.49, 1.0)

@@ -15,7 +15,8 @@ import pytest
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import clip
-from tacit.run.audit import canary_scores, direct, lower_bound
+from tacit.run.audit import canary_scores
+from tacit.run.bounds import direct, lower_bound
 
 RUNS = 100_000
 DELTA = 1e-5

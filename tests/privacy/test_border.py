@@ -32,13 +32,13 @@ from tacit.engine.fetch import OnDisk
 from tacit.engine.made_up import MadeUp
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
+from tacit.run.folder import Run
 from tacit.types import Method, Requirement
 from tacit.wall import border
 from tacit.wall.data import PrivateData
 from tests.conftest import with_constants_as_arguments
 
 KEY = jax.random.key(0)
-fitting = importlib.import_module("tacit.run.fit")
 STEPS = 4
 MECHANISM = Mechanism(rate=1.0, clip=1.0, noise_multiplier=3.0, steps=STEPS)
 RECORDS = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32) / 4
@@ -104,7 +104,7 @@ def test_a_copied_run_with_one_entry_of_its_model_changed_is_another_look(
     data = tacit.PrivateData(records, size=70, ledger=Ledger(tmp_path / "ledger.jsonl"))
     changed = np.where(np.arange(64) == 17, 1.001, 1.0)
     run, copied = tmp_path / "run", tmp_path / "copied"
-    finish = fitting._Run.finish
+    finish = Run.finish
 
     def keep_a_copy(self: Any, posterior: Any) -> None:
         if not copied.exists():
@@ -112,7 +112,7 @@ def test_a_copied_run_with_one_entry_of_its_model_changed_is_another_look(
             (copied / "checkpoint.npz").unlink()
         finish(self, posterior)
 
-    monkeypatch.setattr(fitting._Run, "finish", keep_a_copy)
+    monkeypatch.setattr(Run, "finish", keep_a_copy)
     if broken:
         monkeypatch.setattr(engine, "_tag", lambda *_: "f" * 64)
 
@@ -378,8 +378,8 @@ def test_a_need_that_was_handed_to_a_function_of_tacit_s_is_the_caller_s(monkeyp
     monkeypatch.setattr(handed_on, "__code__", handed_on.__code__.replace(co_filename=engine.__file__))
     assert border._is_ours(functools.partial(handed_on, need=ours))
     assert not border._is_ours(functools.partial(handed_on, need=theirs))
-    assert not border._is_ours(functools.partial(handed_on, theirs.holds))
-    assert not border._is_ours(theirs.holds)
+    assert not border._is_ours(functools.partial(handed_on, theirs.predicate))
+    assert not border._is_ours(theirs.predicate)
 
 
 @pytest.mark.parametrize("declared", [False, True])

@@ -75,6 +75,12 @@ def test_a_setting_of_this_thread_alone_is_refused() -> None:
         assert "jax_debug_nans is set" in refusal()
 
 
+def test_a_step_in_64_bit_mode_is_refused() -> None:
+    # What users call switches it off for the time of the call: see tests/wall/test_precision.py.
+    with jax.enable_x64(True), pytest.raises(ValueError, match="64-bit mode"):
+        check_environment()
+
+
 def test_harmless_variables_are_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", " --xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_math=false")
     monkeypatch.setenv("TF_CPP_MAX_VLOG_LEVEL", "0")

@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     either.add_argument("--epsilon", type=float, help="the budget: which noise does it need?")
     either.add_argument("--noise", type=float, help="the noise multiplier: what does it cost?")
     plan.add_argument("--delta", type=float, required=True)
-    plan.add_argument("--rate", type=float, default=0.1, help="chance of a record to be in a step (default: 0.1)")
+    plan.add_argument("--rate", type=float, default=0.1, help="probability of a record to be in a step (default: 0.1)")
     plan.add_argument("--steps", type=int, default=1000, help="private steps (default: 1000)")
     plan.add_argument("--records", type=int, help="about how many records: also gives the noise on a mean")
     plan.add_argument("--adjacency", choices=["add-remove", "replace-one"], default="add-remove")
@@ -169,7 +169,8 @@ def _show(chosen: argparse.Namespace) -> None:
 
 
 def _verify(chosen: argparse.Namespace) -> None:
-    from tacit.ledger.certificate import Certificate, CertificateError
+    from tacit.ledger.certificate import Certificate
+    from tacit.ledger.record import CertificateError
 
     if chosen.ledger is not None:
         chosen.ledger = existing_ledger(chosen.ledger)
@@ -190,7 +191,7 @@ def _verify(chosen: argparse.Namespace) -> None:
 
 def _compared(certificate: Any, path: Path, ledger: Any) -> str:
     """Check a certificate, and the numbers in the run's folder if they are there; say what was found of them."""
-    from tacit.ledger.certificate import CertificateError
+    from tacit.ledger.record import CertificateError
     from tacit.results.numbers import Saved
 
     file = (path if path.is_dir() else path.parent) / "posterior.npz"

@@ -37,6 +37,17 @@ def write_columns(source: Any, schema: Schema, folder: str | os.PathLike[str]) -
         The public facts. Each record must be a unit of its own: there is no column of ids.
     folder
         Where to write; it must not hold records yet.
+
+    Returns
+    -------
+    None
+        The folder holds the records, and ``schema.toml``.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 0, "high": 110}}, unit="patient")
+    >>> tacit.write_columns([{"age": np.full(100, 50.0)}], schema, "columns")
     """
     if schema.max_records > 1:
         raise ValueError(
@@ -88,6 +99,18 @@ def read_columns(
     mapped
         Files up to so many bytes stay mapped into memory, by default 1 GB. It is faster, and what was looked at counts
         as resident until the system wants the memory back. Of larger ones it is let go of after each group of steps.
+
+    Returns
+    -------
+    PrivateData
+        The sealed records.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 0, "high": 110}}, unit="patient")
+    >>> tacit.write_columns([{"age": np.full(100, 50.0)}], schema, "columns")
+    >>> data = tacit.read_columns("columns")
     """
     folder = Path(folder)
     paths = sorted(folder.glob("*.npy"))

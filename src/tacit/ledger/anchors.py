@@ -14,14 +14,12 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tacit import system
-
-if TYPE_CHECKING:
-    from tacit.ledger.file import Line
+from tacit.ledger.lines import Line
 
 RUN = "run.json"
 """The name of the file that makes a folder one of a run."""
@@ -155,11 +153,25 @@ def lost(path: Path, lines: Sequence[Line]) -> list[Anchor]:
     return [anchor for anchor in known.values() if anchor.problem(path, lines)]
 
 
-def files(path: Path, lines: Sequence[Line]) -> Iterator[tuple[Path, bytes]]:
-    """Return the files of the state folder that must change for a ledger's lines to be known, and what they must hold.
+def move(path: Path, lines: Sequence[Line], run_anchor: Path | None, check: Callable[[], None]) -> None:
+    """Note how far a ledger goes, once ``check`` has let it pass under the lock of all anchors.
+
+    Where the state folder cannot be written it is left out, and certificates say so.
 
     Privacy: public.
     """
+    with _held() as able:
+        check()
+        if able:
+            with contextlib.suppress(OSError):
+                for file, content in _changed(path, lines):
+                    _write(file, content, 0o600)
+    if run_anchor is not None and (anchor := Anchor.of(lines)) is not None:
+        _write(run_anchor, anchor.to_bytes(), 0o644)
+
+
+def _changed(path: Path, lines: Sequence[Line]) -> Iterator[tuple[Path, bytes]]:
+    """Yield the files of the state folder that must change, and what they must hold, for lines to be known."""
     if (anchor := Anchor.of(lines)) is None:
         return
     pointer = {"ledger": anchor.ledger, "path": os.path.realpath(path)}
@@ -173,11 +185,8 @@ def files(path: Path, lines: Sequence[Line]) -> Iterator[tuple[Path, bytes]]:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[bool]:
-    """Hold this user's anchors against other processes; gives False where the state folder cannot be written.
-
-    Privacy: public.
-    """
+def _held() -> Iterator[bool]:
+    """Hold this user's anchors against other processes; gives False where the state folder cannot be written."""
     with contextlib.ExitStack() as stack:
         try:
             folder = _folder()
@@ -226,6 +235,11 @@ def _read(file: Path, fields: Mapping[str, type], *, private: bool = True) -> di
         f"its anchor {file} cannot be read{', or is not yours alone (chmod 600)' if private else ''}. Restore it, or "
         "remove it if you know that the ledger is whole."
     )
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    # Not brought to the disk: an anchor that a power failure takes away leaves the ledger ahead of it.
+    system.atomic_write(file, lambda opened: opened.write(content), mode, sync=False)
 
 
 def _json(content: dict[str, Any]) -> bytes:

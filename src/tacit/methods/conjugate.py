@@ -1,4 +1,4 @@
-"""Private variational Bayes for conjugate exponential families (Park et al. 2020, Algorithm 1; METHODS 8).
+"""Private variational Bayes for conjugate exponential families (Park et al. 2020, Algorithm 1).
 
     p(m) conjugate to  p(x, l | m) = f(x, l) exp(n(m)' s(x, l))        m parameters, l latent variables of a record
     for t = 1..T
@@ -12,11 +12,12 @@ Two functions say all of it, and what they are differentiated by is the algorith
     log_normaliser(S) = log of the prior's mean of exp(n(m)' S)       its gradient is nbar
     evidence(nbar, x) = log sum over l of f(x, l) exp(nbar' s(x, l))  its gradient is u: the E-step
 
-So a hidden Markov model is given by the forward pass alone. Where it leaves the paper: all statistics are one release
-with the block scaling of least noise in place of a composition per coordinate, sensitivities are those of sums, and
-the average is kept unrepaired. And where a family can tell how statistics scatter given the parameters (``refill``), a
-draw goes in turns between the parameters given statistics and the statistics given parameters and what was released
-(Bernstein and Sheldon 2018): its intervals then count the privacy noise, if all records took part (rate 1).
+So a hidden Markov model is given by the forward pass alone. Where it leaves the paper
+(docs/errata.md#variational-bayes-on-private-statistics): all statistics are one release with the block scaling of least
+noise in place of a composition per coordinate, sensitivities are those of sums, and the average is kept unrepaired. And
+where a family can tell how statistics scatter given the parameters (``refill``), a draw goes in turns between the
+parameters given statistics and the statistics given parameters and what was released (Bernstein and Sheldon 2018): its
+intervals then account for the privacy noise, if all records took part (rate 1).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Family(NamedTuple):
         As in ``tacit.Method`` and its model.
     refill
         ``refill(draw, noisy, noise_std, key)``: one draw of the statistics, given parameters, and statistics to which
-        noise of known standard deviations was added. Optional: with it, intervals count the noise.
+        noise of known standard deviations was added. Optional: with it, intervals account for the noise.
     latent
         Whether a record has latent variables. Without, statistics never change, and one step is enough.
     """
@@ -110,6 +111,16 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
     -------
     MethodFor
         To be handed to ``tacit.fit``. All records in few steps suit it best, so that is what it suggests.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> method = tacit.conjugate(tacit.families.mixture(2, bound=3.0))
+    >>> data = tacit.PrivateData({"x": x}, size=200)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=5, progress=False)
+    >>> posterior.draws["mean"].shape
+    (1000, 2, 2)
     """
 
     def build(plan: Plan) -> Method:
@@ -149,7 +160,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
         if set(blocks) != set(model.bounds):
             raise ValueError(
                 f"The statistics have the blocks {sorted(blocks)} and bounds are given for {sorted(model.bounds)}. "
-                "Noise is shared among blocks by their bounds: give one for each."
+                "Noise is shared among blocks by their bounds: pass one for each."
             )
         names = sorted(blocks)
         weights = block_weights([model.bounds[name] for name in names], [blocks[name].size for name in names])
@@ -159,6 +170,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             update,
             draw,
             requirements=model.requirements,
+            validated="papers/coverage" if model.refill else "",
             suggests=Suggestions(clip=1.0, rate=1.0, steps=STEPS if model.latent else 1, weights=weights),
             model=Model(model.predict, synthesize=model.synthesize),
         )

@@ -17,9 +17,10 @@ Two readings (docs/sep.md). Algorithm 3 puts the new site into ONE of the N plac
 of the way, and theta_f by gamma/N^2; SEP moves theta_f by gamma/N and with it all N places. ``reading="paper"`` is the
 former: the pace divided by N. Signal and noise of a step shrink alike, and N times as many steps are needed.
 
-Where else it leaves the paper (METHODS 3, 4): subsets of a fixed rate; one joint clip of both parts, which tempers a
-site but keeps its mean; noise on the sum of theta_n alone; nothing is skipped before the noise. The average of releases
-is kept as it came; what is used is a repaired copy (``floored``), whose width counts the noise.
+Where else it leaves the paper (docs/errata.md#expectation-propagation): subsets of a fixed rate; one joint clip of both
+parts, which tempers a site but keeps its mean; noise on the sum of theta_n alone; nothing is skipped before the noise.
+The average of releases is kept as it came; what is used is a repaired copy (``floored``), whose width accounts for the
+noise.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def sep(
         pace by the number of records.
     repair
         What makes a noisy precision positive. "floor": directions lost in the noise fall back to the prior, and the
-        posterior's width counts the noise. "retraction": a step is bent so that a precision falls by half at most.
+        posterior's width accounts for the noise. "retraction": a step is bent so that a precision falls by half at
+        most.
     prior, size
         Deprecated: the prior's precision, which follows from ``prior_std``, and what the plan has.
 
@@ -102,6 +104,17 @@ def sep(
     MethodFor
         To be handed to ``tacit.fit``. Draws have ``w``: a vector, for several predictors or components a line each; for
         sites of all weights, what those are called.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> method = tacit.sep(tacit.sites.probit(), bound=3.0)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     _check_choices(bound, reading, repair)
     precision = deviation(prior_std, "prior", prior, -0.5) ** -2
@@ -129,16 +142,8 @@ def sep(
             if repair == "floor":
                 sites = floored(running, site.matrices)
             else:
-                old = plus(state.prior, state.sites).precision
-                weight = step_of(state.running.step)
-                towards = jax.tree.map(
-                    lambda old, prior, full: old + weight * (prior + full - old),
-                    old,
-                    state.prior.precision,
-                    release.full.precision,
-                )
-                new = retracted(old, towards, site.matrices)
-                sites = Natural(running.statistics.linear, jax.tree.map(jnp.subtract, new, state.prior.precision))
+                precision = _bent(state, release, step_of(state.running.step), site.matrices)
+                sites = Natural(running.statistics.linear, precision)
             cavity = moments(plus(state.prior, sites, 1 - site.alpha / number), site.matrices)
             return SEPState(state.prior, running, sites, cavity)
 
@@ -202,6 +207,15 @@ def _check_record(site: Site, placeholder: Any) -> None:
             f'sep takes records with a vector x, {{"x": columns, "y": ...}}; these are {given}. '
             "Put all columns into one array x with a line for each record: numpy.stack([...], axis=1)."
         )
+
+
+def _bent(state: SEPState, release: Release, weight: Array, matrices: bool) -> PyTree:
+    """Return the sites' precision after a step that is bent so that the posterior's falls by half at most."""
+    old, prior = plus(state.prior, state.sites).precision, state.prior.precision
+    towards = jax.tree.map(
+        lambda old, prior, full: old + weight * (prior + full - old), old, prior, release.full.precision
+    )
+    return jax.tree.map(jnp.subtract, retracted(old, towards, matrices), prior)
 
 
 def _check_choices(bound: float, reading: str, repair: str) -> None:

@@ -36,7 +36,7 @@ class SGDState(NamedTuple):
 def sgd(net: Network, *, optimizer: optax.GradientTransformation | None = None, size: int | None = None) -> MethodFor:
     """Fit a network's weights as one point, by private gradient descent: the baseline without a posterior.
 
-    The number of records must be declared, and about right is enough.
+    The number of records must be declared; about right is enough.
 
     Privacy: public.
 
@@ -53,6 +53,17 @@ def sgd(net: Network, *, optimizer: optax.GradientTransformation | None = None, 
     -------
     MethodFor
         To be handed to ``tacit.fit``. All draws are the same weights.
+
+    Examples
+    --------
+    >>> import equinox as eqx, jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> net = tacit.network(eqx.nn.MLP(2, "scalar", 4, 1, key=jax.random.key(0)), "bernoulli")
+    >>> method = tacit.sgd(net)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["layers.0.weight"].shape
+    (1000, 4, 2)
     """
     moved(size)
     return MethodFor(lambda plan: _descent(plan, net, records_of(plan, "sgd", size), optimizer, masked=False))
@@ -77,6 +88,18 @@ def dropout(
     MethodFor
         To be handed to ``tacit.fit``. A draw is a ``mask``, the seed of one network with units left out; the weights
         are in the posterior's ``points``.
+
+    Examples
+    --------
+    >>> import equinox as eqx, jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> layers = eqx.nn.Linear(2, 8, key=jax.random.key(0)), eqx.nn.Linear(8, 1, key=jax.random.key(1))
+    >>> module = eqx.nn.Sequential([layers[0], eqx.nn.Lambda(jax.nn.relu), eqx.nn.Dropout(0.5), layers[1]])
+    >>> method = tacit.dropout(tacit.network(module, "bernoulli"))
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> list(posterior.draws)
+    ['mask']
     """
     moved(size)
     if not net.random:

@@ -143,7 +143,7 @@ def from_likelihood(
 
 
 def gaussian(noise: float, alpha: float = 1.0) -> Site:
-    """Linear regression: y ~ N(x'w, noise), ``noise`` the public variance. For y of about unit size.
+    """Return the site of linear regression: y ~ N(x'w, noise), ``noise`` the public variance. For y of about unit size.
 
     Privacy: public.
     """
@@ -164,7 +164,7 @@ def gaussian(noise: float, alpha: float = 1.0) -> Site:
 
 
 def probit(alpha: float = 1.0) -> Site:
-    """Probit regression: y is 1 with probability Phi(x'w), else 0.
+    """Return the site of probit regression: y is 1 with probability Phi(x'w), else 0.
 
     Privacy: public.
     """
@@ -184,7 +184,7 @@ def probit(alpha: float = 1.0) -> Site:
 
 
 def logistic(alpha: float = 1.0) -> Site:
-    """Logistic regression: y is 1 with probability sigmoid(x'w), else 0.
+    """Return the site of logistic regression: y is 1 with probability sigmoid(x'w), else 0.
 
     Privacy: public.
     """
@@ -198,7 +198,7 @@ def logistic(alpha: float = 1.0) -> Site:
 
 
 def poisson(alpha: float = 1.0) -> Site:
-    """Poisson regression: y is a count with mean exp(x'w). For counts of about 1.
+    """Return the site of Poisson regression: y is a count with mean exp(x'w). For counts of about 1.
 
     Privacy: public.
     """
@@ -216,7 +216,9 @@ def poisson(alpha: float = 1.0) -> Site:
 
 
 def student(scale: float, freedom: float = 4.0, alpha: float = 1.0) -> Site:
-    """Robust regression: y - x'w is ``scale`` times Student's t with ``freedom`` degrees of freedom, both public.
+    """Return the site of robust regression: y - x'w is ``scale`` times Student's t.
+
+    Its ``freedom`` degrees of freedom are public, and so is ``scale``.
 
     Privacy: public.
     """
@@ -234,7 +236,9 @@ def student(scale: float, freedom: float = 4.0, alpha: float = 1.0) -> Site:
 
 
 def softmax(classes: int, alpha: float = 1.0) -> Site:
-    """Multi-class logistic regression: y is a class from 0 on, with probabilities softmax(x'w_1, ..., x'w_K).
+    """Return the site of multi-class logistic regression: y is a class from 0 on.
+
+    Its probabilities are softmax(x'w_1, ..., x'w_K).
 
     A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
     The integral over the K predictors is a mean over 256 fixed points, in pairs of opposite ones: an approximation.
@@ -264,7 +268,7 @@ def softmax(classes: int, alpha: float = 1.0) -> Site:
 
 
 def multi_probit(classes: int) -> Site:
-    """Multi-class probit regression: y is the class whose x'w_k plus unit noise is largest.
+    """Return the site of multi-class probit regression: y is the class whose x'w_k plus unit noise is largest.
 
     For independent predictors that is an integral in one dimension, done by quadrature: no approximation.
     A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
@@ -294,7 +298,9 @@ def multi_probit(classes: int) -> Site:
 
 
 def mixture(components: int, noise: float, shares: Sequence[float] | None = None) -> Site:
-    """Clusters: x is N(mean of its component, noise I), the component one of some with known ``shares``.
+    """Return the site of clusters: x is N(mean of its component, noise I).
+
+    The component is one of some with known ``shares``.
 
     The components' means are unknown and independent under q. Their prior means are a public standard normal draw,
     without which the components would never become different. Predictions are the ``assignment`` of records: the

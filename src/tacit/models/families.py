@@ -35,11 +35,13 @@ class Family(NamedTuple):
         ``observe(predictor, draw, count)``: the distribution of the response. ``count`` is the number of trials, or of
         levels.
     mean
-        ``mean(predictor, draw, count)``: what is expected, or the chance of each level.
+        ``mean(predictor, draw, count)``: what is expected, or the probability of each level.
     parameters
         Of the response's column: its other parameters, with their default priors.
     reach
         How large a residual usually is, in the units of a score.
+    largest
+        The largest information of an outcome about its predictor, where there is one; a category has one.
     """
 
     link: str
@@ -50,6 +52,7 @@ class Family(NamedTuple):
     mean: Callable[[Array, Draw, Any], Array]
     parameters: Callable[[Column], dict[str, dist.Distribution]] = lambda column: {}
     reach: float = 2.0
+    largest: float = math.inf
 
 
 def _number(column: Column) -> bool:
@@ -134,6 +137,7 @@ FAMILIES: dict[str, Family] = {
         lambda predictor, draw, _: dist.Bernoulli(logits=predictor),
         lambda predictor, draw, _: jax.nn.sigmoid(predictor),
         reach=1.0,
+        largest=0.25,
     ),
     "binomial": Family(
         "the log odds of one success are linear",
@@ -177,6 +181,7 @@ FAMILIES: dict[str, Family] = {
         lambda predictor, draw, _: dist.OrderedLogistic(predictor, draw["cutpoints"]),
         lambda predictor, draw, _: dist.OrderedLogistic(predictor, draw["cutpoints"]).probs,
         _cuts,
+        largest=1.0,
     ),
     "categorical": Family(
         "the log odds of each level against the first are linear",
@@ -185,5 +190,6 @@ FAMILIES: dict[str, Family] = {
         _odds,
         lambda predictor, draw, _: dist.Categorical(logits=_with_first(predictor)),
         lambda predictor, draw, _: jax.nn.softmax(_with_first(predictor), -1),
+        largest=1.0,
     ),
 }

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tacit.ledger.file import canonical
+from tacit.ledger.lines import canonical
 
 OPENING = b"tacit-numbers-1\n"
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
@@ -55,7 +55,7 @@ def fingerprints(
 
 
 class Saved(dict[str, Any]):
-    """What a posterior's ``.npz`` file holds: ``draws``, ``points``, ``labels``, and texts.
+    """What a posterior's ``.npz`` file holds: ``draws``, ``points``, ``labels``, shares, and texts.
 
     Privacy: post-processing.
     """
@@ -72,11 +72,11 @@ class Saved(dict[str, Any]):
                     kind: {
                         name.removeprefix(f"{kind}/"): file[name] for name in file.files if name.startswith(f"{kind}/")
                     }
-                    for kind in ("draws", "points", "labels")
+                    for kind in ("draws", "points", "labels", "contraction", "noise_share")
                 }
                 texts = {
                     name: str(file[name]) if name in file else ""
-                    for name in ("certificate", "warning", "note", "axes", "derived")
+                    for name in ("certificate", "warning", "note", "axes", "derived", "validated")
                 }
         except FileNotFoundError:
             raise

@@ -1,4 +1,4 @@
-"""The report: one page with what was asked, the answer, the promise, the recipe and the looks.
+"""The report: one page with what was asked, the answer, the promise, the recipe and the accesses.
 
 It is one HTML file that needs nothing from outside, made from ``report.html`` and ``report.js`` beside this file. It
 holds nothing but what is in the posterior, the certificate and the ledger, and what the caller gives in public words.
@@ -12,14 +12,17 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
 from tacit.accounting.explanation import Explanation, percent, point_bound, trade_off, up
-from tacit.ledger.certificate import SIMULATION, Certificate, Table, html_block
+from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
+from tacit.ledger.markup import Table, html_block
+from tacit.ledger.record import SIMULATION
 from tacit.results.calibration import Reliability
+from tacit.results.learnt import Learnt
 
 if TYPE_CHECKING:
     from tacit.results.effects import Effects
@@ -29,14 +32,17 @@ LINES = 60
 """The table of the answer has so many numbers at most."""
 PRIOR = 0.1
 """The belief that the page begins with."""
+CAUTION = "They are no intervals: nobody validated how often those of this method hold the truth under privacy noise."
 EPSILONS = (0.01, 20.0)
 """Where the slider begins and ends."""
+SHARES = ("contraction", "noise")
+"""Columns of the answer: 1 minus the variance in units of the prior's, and the share of the width that is noise."""
 LEFT, TOP, SIZE = 66, 12, 300
 """The picture of the trade-off curve: its corner, and the length of its sides."""
 
 
 class Interval(NamedTuple):
-    """A number of a posterior: its name, mean and central 90% interval.
+    """A number of a posterior: its name, mean and central 90% interval, and what the records added to it.
 
     Privacy: post-processing.
     """
@@ -45,6 +51,7 @@ class Interval(NamedTuple):
     mean: float
     low: float
     high: float
+    learnt: Learnt = Learnt()
 
 
 def write_report(
@@ -57,10 +64,10 @@ def write_report(
     calibration: Mapping[str, Reliability] | None = None,
     ledger: Ledger | None = None,
 ) -> Path:
-    """Write ``report.html`` into a folder, and give its path.
+    """Write ``report.html`` into a folder, and return its path.
 
     Privacy: post-processing. A posterior without a certificate is shown beside the others as a reference; it protects
-    nobody, so give one only of simulated records.
+    nobody, so publish one only of simulated records.
 
     Parameters
     ----------
@@ -87,19 +94,22 @@ def write_report(
     return path
 
 
+class Shown(TypedDict, total=False):
+    """What a report may show beside posteriors; see ``write_report``."""
+
+    predictions: Mapping[str, Any] | Effects | None
+    calibration: Mapping[str, Reliability] | None
+    ledger: Ledger | None
+
+
 def report(
-    title: str,
-    posteriors: Mapping[str, Posterior],
-    truth: Mapping[str, Any] | None = None,
-    *,
-    predictions: Mapping[str, Any] | Effects | None = None,
-    calibration: Mapping[str, Reliability] | None = None,
-    ledger: Ledger | None = None,
+    title: str, posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None = None, **shown: Unpack[Shown]
 ) -> str:
     """Return the page that ``write_report`` writes.
 
     Privacy: post-processing.
     """
+    predictions, calibration = shown.get("predictions"), shown.get("calibration")
     first = next(iter(posteriors.values()))
     certificate = first.certificate
     explanation = None if certificate is None else certificate.explain()
@@ -111,7 +121,7 @@ def report(
         sections.append(("calibration", "Calibration", _calibration(calibration)))
     if certificate is not None and explanation is not None:
         sections.append(("promise", "What an attacker can gain", _promise(certificate, explanation)))
-        sections += _from_certificate(certificate, explanation, ledger)
+        sections += _from_certificate(certificate, explanation, shown.get("ledger"))
     warnings = [*([first.warning] if first.warning else [])]
     warnings += [] if certificate is None else [*certificate.notes, *certificate.caveats]
     body = [f'<section id="{name}">\n<h2>{words}</h2>\n{inside}\n</section>' for name, words, inside in sections]
@@ -175,7 +185,10 @@ def _asked(certificate: Certificate, note: str) -> str:
 
 def _answer(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None) -> str:
     lanes = {
-        name: [Interval(label, mean, low, high) for label, mean, _, low, high in posterior.rows()]
+        name: [
+            Interval(label, mean, low, high, learnt)
+            for (label, mean, _, low, high), learnt in zip(posterior.rows(), posterior.learnt(), strict=True)
+        ]
         for name, posterior in posteriors.items()
     }
     count = len(next(iter(lanes.values())))
@@ -183,7 +196,12 @@ def _answer(posteriors: Mapping[str, Posterior], truth: Mapping[str, Any] | None
     more = (
         f"<p class='note'>The first {LINES} of {count} numbers; all are in posterior.npz.</p>" if count > LINES else ""
     )
-    return _forest(lanes, known, "Mean and central 90% interval of every number of the posterior.") + more
+    caption = "Mean and central 90% interval of every number of the posterior."
+    doubted = [name for name, posterior in posteriors.items() if not posterior.has_intervals]
+    if doubted:
+        which = f" of {' and '.join(doubted)}" if len(posteriors) > 1 else ""
+        caption = f"Mean and central 90% of the draws{which}. {CAUTION}"
+    return _forest(lanes, known, caption) + more
 
 
 def _predictions(predictions: Mapping[str, Any] | Effects) -> str:
@@ -195,10 +213,11 @@ def _predictions(predictions: Mapping[str, Any] | Effects) -> str:
         values = np.asarray(draws, float)
         if values.ndim != 1:
             raise ValueError(
-                f"The predictions {label!r} have the shape {values.shape}. Give one number for each draw, and every "
+                f"The predictions {label!r} have the shape {values.shape}. Pass one number for each draw, and every "
                 "predicted number a label of its own."
             )
-        rows.append(Interval(label, float(values.mean()), *map(float, np.quantile(values, (0.05, 0.95)))))
+        low, high = map(float, np.quantile(values, (0.05, 0.95)))
+        rows.append(Interval(label, float(values.mean()), low, high))
     return _forest({"predicted": rows}, {}, caption)
 
 
@@ -215,7 +234,7 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
         return f"left:{100 * (value - low) / (high - low):.2f}%"
 
     zero = f'<i class="zero" style="{at(0.0)}"></i>' if low < 0 < high else ""
-    digits = _digits([one.high - one.low for one in rows])
+    digits, learnt = _digits([one.high - one.low for one in rows]), any(one.learnt.known for one in rows)
     lines = []
     for place, one in enumerate(rows):
         marks = [zero]
@@ -229,12 +248,13 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
             hollow = " hollow" if lane else ""
             marks.append(f'<i class="span lane{lane % 4}" style="{at(here.low)};width:{width:.2f}%;{top}"></i>')
             marks.append(f'<i class="dot lane{lane % 4}{hollow}" style="{at(here.mean)};{top}"></i>')
-            mean, start, stop = (_printed(value, digits[place]) for value in here[1:])
+            mean, start, stop = (_printed(value, digits[place]) for value in here[1:4])
             label = f' data-label="{html.escape(name)}"' if len(lanes) > 1 else ""
             cells.append(f'<td class="number"{label}>{mean} <span>{start} to {stop}</span></td>')
         if truth:
             known = f"{truth[one.label]:.3g}".replace("-", "−") if one.label in truth else ""
             cells.append(f'<td class="number" data-label="truth">{known}</td>')
+        cells += _learnt_cells(one.learnt) if learnt else []
         strip = f'<td class="strip" aria-hidden="true"><div>{"".join(marks)}</div></td>'
         lines.append(f'<tr><th scope="row">{html.escape(one.label)}</th>{strip}{"".join(cells)}</tr>')
     names = "".join(
@@ -242,8 +262,9 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
         for name in lanes
     )
     names += '<th scope="col" class="number">truth</th>' if truth else ""
+    names += "".join(f'<th scope="col" class="number">{name}</th>' for name in SHARES) if learnt else ""
     axis = "".join(f'<span style="{at(tick)}">{f"{tick:g}".replace("-", "−")}</span>' for tick in ticks)
-    blank = f'<td colspan="{len(lanes) + bool(truth)}"></td>'
+    blank = f'<td colspan="{len(lanes) + bool(truth) + len(SHARES) * learnt}"></td>'
     return (
         f'{_legend(list(lanes), bool(truth))}<table class="forest" style="--lanes:{len(lanes)}">'
         f'<caption>{html.escape(caption)}</caption><thead><tr><th scope="col">number</th>'
@@ -251,6 +272,15 @@ def _forest(lanes: Mapping[str, Sequence[Interval]], truth: Mapping[str, float],
         f"<tbody>{''.join(lines)}</tbody><tfoot aria-hidden='true'><tr><td></td>"
         f'<td class="strip axis"><div>{axis}</div></td>{blank}</tr></tfoot></table>'
     )
+
+
+def _learnt_cells(learnt: Learnt) -> list[str]:
+    """Return the cells that say what the records added to a number."""
+    first, noise, remark = learnt.cells()
+    said = f"{first} <span>{remark}</span>" if remark else first
+    return [
+        f'<td class="number" data-label="{name}">{cell}</td>' for name, cell in zip(SHARES, (said, noise), strict=True)
+    ]
 
 
 def _legend(names: list[str], truth: bool) -> str:
@@ -360,8 +390,8 @@ def _picture(certificate: Certificate) -> str:
     best = _points(zip(*trade_off(certificate.mechanism, certificate.slack), strict=True))
     bound = _points((x, point_bound(float(x), certificate.epsilon, certificate.delta)) for x in np.linspace(0, 1, 201))
     right, base = LEFT + SIZE, TOP + SIZE
-    inside = f"""<polygon class="area" point_estimates="{LEFT},{base} {best} {right},{TOP}"/>
-<polyline class="any" id="any" point_estimates="{bound}"/><polyline class="best" point_estimates="{best}"/>
+    inside = f"""<polygon class="area" points="{LEFT},{base} {best} {right},{TOP}"/>
+<polyline class="any" id="any" points="{bound}"/><polyline class="best" points="{best}"/>
 <text class="tag1" x="{right - 8}" y="{base - 34}" text-anchor="end">this run</text>
 <text class="tag2" id="any-tag" x="{right - 8}" y="{base - 14}" text-anchor="end">any (ε = {up(certificate.epsilon)},
 δ)</text>"""
@@ -414,7 +444,7 @@ def _calibration(calibration: Mapping[str, Reliability]) -> str:
         there = one.share > 0
         points = _points(zip(one.confidence[there], one.accuracy[there], strict=True))
         colour = ("one", "two", "three", "four")[lane % 4]
-        lines.append(f'<polyline class="best" style="stroke:var(--{colour})" point_estimates="{points}"/>')
+        lines.append(f'<polyline class="best" style="stroke:var(--{colour})" points="{points}"/>')
     words = "Reliability: accuracy against confidence. Below the diagonal predictions are too sure."
     picture = _square("".join(lines), "confidence", "accuracy", words, words)
     table = _legend(list(calibration), False) + html_block(Table(head, rows))
@@ -432,7 +462,7 @@ def _from_certificate(
         one.title: "\n".join(html_block(block) for block in one.blocks) for one in certificate.sections(explanation)
     }
     charges = blocks["All runs together"] + ("" if ledger is None else _runs(ledger, certificate.delta))
-    charges += f'<h3>The looks of this run</h3><div class="scroll">{blocks["All looks at the data"]}</div>'
+    charges += f'<h3>The accesses of this run</h3><div class="scroll">{blocks["All looks at the data"]}</div>'
     return [
         ("limits", "What is not protected", blocks["What is not protected"]),
         ("recipe", "The recipe", blocks["The recipe"]),

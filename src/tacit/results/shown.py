@@ -36,13 +36,13 @@ def group_of(name: str) -> str:
     return name.removesuffix("_offset") if "|" in name and name.endswith("_offset") else ""
 
 
-def moments_of(value: np.ndarray) -> dict[str, Any]:
-    """Return mean, standard deviation and the central 90% interval over draws.
+def moments_of(value: np.ndarray, *, intervals: bool = True) -> dict[str, Any]:
+    """Return mean and standard deviation over draws, and where wanted the central 90% interval.
 
     Privacy: post-processing.
     """
-    low, high = np.quantile(value, (0.05, 0.95), axis=0)
-    return {"mean": value.mean(0), "std": value.std(0), "low": low, "high": high}
+    ends = np.quantile(value, (0.05, 0.95), axis=0) if intervals else ()
+    return {"mean": value.mean(0), "std": value.std(0), **dict(zip(("low", "high"), ends, strict=False))}
 
 
 def rows(
@@ -52,26 +52,58 @@ def rows(
 
     Privacy: post-processing.
     """
-    for name, value in effects(draws, labels).items():
-        for place, index in enumerate(np.ndindex(value.shape[1:])):
+    found = effects(draws, labels)
+    for label, name, index in labelled(draws, labels):
+        place: tuple[Any, ...] = (slice(None), *index)
+        one = found[name][place]
+        low, high = np.quantile(one, (0.05, 0.95))
+        yield label, float(one.mean()), float(one.std()), float(low), float(high)
+
+
+def labelled(
+    draws: Mapping[str, Any], labels: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Yield (label, site, index) for every number of every site.
+
+    Privacy: post-processing.
+    """
+    for name, value in draws.items():
+        for place, index in enumerate(np.ndindex(np.shape(value)[1:])):
             label = name + (f"[{','.join(map(str, index))}]" if index else "")
-            label = labels[name][place] if name in labels else label
-            one = value[(slice(None), *index)]
-            low, high = np.quantile(one, (0.05, 0.95))
-            yield label, float(one.mean()), float(one.std()), float(low), float(high)
+            yield labels[name][place] if name in labels else label, name, index
 
 
-def table(draws: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> list[str]:
+def table(
+    draws: Mapping[str, Any],
+    labels: Mapping[str, Sequence[str]],
+    more: Sequence[Sequence[str]] = (),
+    *,
+    intervals: bool = True,
+) -> list[str]:
     """Return the lines of a table of the first `LINES` numbers.
 
     Privacy: post-processing.
+
+    Parameters
+    ----------
+    draws, labels
+        The numbers and their names.
+    more
+        Contraction, noise share and a remark for each number, or nothing.
+    intervals
+        Whether to show the ends of central 90% intervals.
     """
     shown = list(itertools.islice(rows(draws, labels), LINES))
     count = sum(value[0].size for value in draws.values())
     width = max([24, *(len(label) + 1 for label, *_ in shown)])
-    cells = [[f"{number:.{_decimals(numbers[1])}f}" for number in numbers] for _, *numbers in shown]
+    kept = 4 if intervals else 2
+    cells = [[f"{number:.{_decimals(numbers[1])}f}" for number in numbers[:kept]] for _, *numbers in shown]
     wide = max([9, *(len(cell) + 2 for line in cells for cell in line)])
-    lines = [f"{'':{width}}" + "".join(f"{title:>{wide}}" for title in ("mean", "std", "5%", "95%"))]
-    for (label, *_), line in zip(shown, cells, strict=True):
-        lines.append(f"{label:{width}}" + "".join(f"{cell:>{wide}}" for cell in line))
+    titles = ("mean", "std", "5%", "95%")[:kept]
+    lines = ["".join(f"{cell:>{wide}}" for cell in line) for line in (titles, *cells)]
+    if more:
+        ends = (f"{one:>13}{two:>9}  {remark}".rstrip() for one, two, remark in (("contraction", "noise", ""), *more))
+        lines = [line + end for line, end in zip(lines, ends, strict=False)]
+    names = ["", *(label for label, *_ in shown)]
+    lines = [f"{name:{width}}{line}" for name, line in zip(names, lines, strict=True)]
     return lines + ([f"... and {count - LINES} more: see summary()"] if count > LINES else [])

@@ -11,7 +11,7 @@ import numpy as np
 from tacit.accounting.mechanism import Budget
 from tacit.ledger.certificate import Certificate
 from tacit.methods import marginals as method
-from tacit.run.fit import ask
+from tacit.run.ask import ask
 from tacit.types import Record
 from tacit.wall.data import PrivateData
 

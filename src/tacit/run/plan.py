@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import jax
+import jax.numpy as jnp
 
 from tacit.accounting.checks import check_steps
 from tacit.accounting.mechanism import Budget, Mechanism, calibrate
 from tacit.methods.adaptive import ADAPTIVE_CLIP, adaptive
 from tacit.models.formula import Formula
 from tacit.run.auto import auto
-from tacit.types import Method, MethodFor, Plan, PyTree, is_sparse
+from tacit.types import Key, Method, MethodFor, Plan, PyTree, is_sparse
 from tacit.wall.data import PrivateData
 
 STEPS = 1000
@@ -36,39 +37,68 @@ class Planned(NamedTuple):
     title: str
 
 
+class Settings(TypedDict, total=False):
+    """The arguments of ``fit`` that a plan is made from."""
+
+    rate: float | None
+    steps: int | None
+    clip: float | Literal["adaptive"] | None
+    weights: tuple[float, ...] | None
+    adjacency: str
+    engine: str
+
+
 def planned(
     method: Method | MethodFor | Callable[..., Any],
     data: PrivateData,
     budget: Budget,
-    *,
-    rate: float | None = None,
-    steps: int | None = None,
-    clip: float | Literal["adaptive"] | None = None,
-    weights: tuple[float, ...] | None = None,
-    adjacency: str = "add-remove",
-    engine: str | None = None,
+    **settings: Unpack[Settings],
 ) -> Planned:
     """Build a method for the data and the settings of ``fit``, and fill in what these leave open.
 
     Privacy: public.
     """
-    settings: dict[str, Any] = {"rate": rate, "steps": steps, "clip": clip, "weights": weights}
-    plan = plan_for(data, budget, adjacency=adjacency, engine=engine, **settings)
+    plan = plan_for(data, budget, **settings)
     built = built_for(method, plan)
     _refuse_other_facts(built.model.source, data)
     refuse_unsuited(built, plan)
-    title, suggests = title_of(built), built.suggests
+    title, suggests, clip = title_of(built), built.suggests, settings.get("clip")
     if clip == "adaptive":
         built, clip = _adaptive(built, plan), ADAPTIVE_CLIP
     mechanism = calibrate(
         budget,
-        rate=_first(rate, suggests.rate, default_rate(data.size)),
+        rate=_first(plan.rate, suggests.rate, default_rate(data.size)),
         steps=_first(plan.steps, suggests.steps, STEPS),
         clip=suited_clip(built, plan) if clip is None else clip,
-        adjacency=adjacency,
-        weights=_first(weights, built.suggests.weights),
+        adjacency=plan.adjacency,
+        weights=_first(plan.weights, built.suggests.weights),
     )
     return Planned(built, mechanism, title)
+
+
+def check_types(data: PrivateData, budget: Budget, key: Key | None = None) -> None:
+    """Refuse what is not sealed, budgeted and keyed as it must be.
+
+    Privacy: public.
+    """
+    if key is not None and not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise TypeError(f"The key is given as {key!r}. It must be a typed JAX key; write key=jax.random.key(0).")
+    if not isinstance(data, PrivateData):
+        raise TypeError(
+            f"The records are given as {type(data).__name__}. Only sealed records go through the wall; "
+            "write data = tacit.PrivateData(records, schema)."
+        )
+    if not isinstance(budget, Budget):
+        raise TypeError(
+            f"The budget is given as {type(budget).__name__}. It must say epsilon, delta and the unit; "
+            "write tacit.Budget(epsilon=1.0, delta=1e-6)."
+        )
+    if data.unit != budget.unit:
+        raise ValueError(
+            f"The budget protects each {budget.unit!r}, but a unit of the data is a {data.unit!r}. "
+            f"Write tacit.Budget({budget.epsilon:g}, {budget.delta:g}, unit={data.unit!r}), "
+            "or declare the data's unit in its schema."
+        )
 
 
 def plan_for(data: PrivateData, budget: Budget | None = None, **settings: Any) -> Plan:
@@ -101,7 +131,7 @@ def built_for(method: Method | MethodFor | Callable[..., Any], plan: Plan) -> Me
         return method(plan)
     if not callable(method):
         raise TypeError(
-            f"fit was given a {type(method).__name__}. Give a formula, a NumPyro model, or a method such as "
+            f"fit was given a {type(method).__name__}. Pass a formula, a NumPyro model, or a method such as "
             "tacit.vi(model)."
         )
     if getattr(method, "__annotations__", {}).get("return") in ("Method", "tacit.Method", Method):
@@ -208,7 +238,7 @@ def _adaptive(built: Method, plan: Plan) -> Method:
     if plan.max_records > 1:
         raise ValueError(
             f'clip="adaptive" follows the norms of single records, and a {plan.unit} has up to {plan.max_records} here '
-            "that are clipped together. Give a number, or leave the clip out."
+            "that are clipped together. Pass a number, or leave the clip out."
         )
     if plan.weights is not None:
         raise ValueError('clip="adaptive" and weights do not go together: leave one of them out.')

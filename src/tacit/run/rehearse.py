@@ -25,15 +25,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.accounting.mechanism import Budget
+from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.engine import random as secret_random
 from tacit.engine.runner import Runner
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.ledger.file import Ledger
 from tacit.results.calibration import LEVEL
-from tacit.run.fit import drawing, public_program
+from tacit.run.draws import drawing
 from tacit.run.plan import STEPS, built_for, planned, title_of
+from tacit.run.public import public_program
 from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record
 from tacit.wall.data import PrivateData, encode
 from tacit.wall.precision import single_precision
@@ -77,6 +78,10 @@ class Rehearsed(NamedTuple):
     loss
         The interval score (width, and twenty times the distance of a value outside) in units of the width without
         privacy; the smaller the better, and smallest for intervals that are narrow and cover.
+    method, mechanism
+        The name of the method that was run, and its recipe: those that ``fit`` has at this budget and these settings.
+    reason
+        Why the method was chosen, where ``tacit.auto`` did.
     """
 
     budget: Budget
@@ -87,6 +92,9 @@ class Rehearsed(NamedTuple):
     public_coverage: Estimate
     log_likelihood_gap: Estimate
     loss: Estimate
+    method: str = ""
+    mechanism: Mechanism | None = None
+    reason: str = ""
 
     @property
     def narrow(self) -> bool:
@@ -155,7 +163,7 @@ class Rehearsal:
         head = ["epsilon", *names, "width", "times public", "coverage", "public", "log-likelihood gap", "loss"]
         lines = [head, ["---"] * len(head)]
         for row in self.rows:
-            lines.append([f"{row.budget.epsilon:g}", *(str(row.settings[name]) for name in names), *map(str, row[2:])])
+            lines.append([f"{row.budget.epsilon:g}", *(str(row.settings[name]) for name in names), *map(str, row[2:8])])
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def plot(self, ax: Any = None) -> Any:
@@ -166,7 +174,8 @@ class Rehearsal:
 
     def __str__(self) -> str:
         head = f"Simulation: {self.replicates} replicates on made-up records. Nothing was spent."
-        return f"{head}\n\n{self.table()}\n\n{self.chosen.verdict}"
+        chosen = f" Method: {self.chosen.reason}." if self.chosen.reason else ""
+        return f"{head}{chosen}\n\n{self.table()}\n\n{self.chosen.verdict}"
 
 
 @single_precision
@@ -207,8 +216,8 @@ def rehearse(
         As in ``fit``, or lists of them: every combination is rehearsed.
     simulate
         ``simulate(key, size)`` makes up records as ``PrivateData`` takes them, from public knowledge. Columns that it
-        leaves out are drawn by the method from its prior. It may give a pair: whole records, and a dictionary with the
-        values from which they were made, named like the posterior's draws. Without it inputs are even between their
+        leaves out are drawn by the method from its prior. It may return a pair: whole records, and a dictionary with
+        the values from which they were made, named like the posterior's draws. Without it inputs are even between their
         bounds, and all else is drawn by the method.
     log_likelihood
         ``log_likelihood(draw, record)``, for methods that do not know their own.
@@ -216,6 +225,19 @@ def rehearse(
         How often; standard errors fall with the square root.
     key
         Of the made-up records and the fits.
+
+    Returns
+    -------
+    Rehearsal
+        A line for each setting, with coverage and width of intervals; ``best`` has the arguments for ``fit``.
+
+    Examples
+    --------
+    >>> import jax, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=500)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> budget = tacit.Budget(1.0, 1e-6)
+    >>> rehearsal = tacit.rehearse(model, schema, budget, steps=20, replicates=3, key=jax.random.key(0))
     """
     size = size or (schema.size if schema else None)
     if size is None:
@@ -235,7 +257,9 @@ def rehearse(
     seeds = np.asarray(jax.random.key_data(jax.random.split(key, replicates)))
     stage.check()  # before any process is started
     public, *private = _spread([(_public, stage, seeds), *((_private, stage, *one, seeds) for one in plan)])
-    rows = tuple(_compare(*one, found, public) for one, found in zip(plan, private, strict=True))
+    rows = tuple(
+        _compare(spent, chosen, found, run, public) for (spent, chosen), (found, run) in zip(plan, private, strict=True)
+    )
     return Rehearsal(rows, budget, replicates)
 
 
@@ -292,15 +316,15 @@ class _Stage:
     def check(self) -> None:
         """Refuse what cannot be rehearsed."""
         if self.schema is None and self.simulate is None:
-            raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Give one.")
+            raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Pass one.")
         if self.simulate is None and self.built.model.simulate is None:
             raise ValueError(
-                f"The method ({title_of(self.built)}) cannot make up records. Give simulate=, a function of a key and "
+                f"The method ({title_of(self.built)}) cannot make up records. Pass simulate=, a function of a key and "
                 "a size that makes them up from public knowledge."
             )
 
     def records(self, key: Key) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        """Make up the records of a fit and those held out, and give the values from which they were made."""
+        """Make up the records of a fit and those held out, and return the values from which they were made."""
         count = self.size * self.max_records + HELD_OUT
         columns_key, draw_key = jax.random.split(key)
         truth: Mapping[str, Any] = {}
@@ -308,7 +332,7 @@ class _Stage:
             records, truth = _apart(self.simulate(columns_key, count))  # type: ignore[misc]
             records = jax.tree.map(np.asarray, records)
         elif self.simulate is None:
-            records, truth = self._draw(draw_key, evenly(self.schema, columns_key, count))
+            records, truth = self._draw(draw_key, even_columns(self.schema, columns_key, count))
         else:
             given, truth = _apart(self.simulate(columns_key, count))
             lacking = [name for name in self.schema.columns if name not in given]
@@ -416,7 +440,9 @@ def _public(stage: _Stage, seeds: np.ndarray) -> _Found:
     return _found(results)
 
 
-def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.ndarray) -> _Found:
+def _private(
+    stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.ndarray
+) -> tuple[_Found, dict[str, Any]]:
     runner = None
     results = []
     for place, key in enumerate(map(jax.random.wrap_key_data, seeds)):
@@ -438,7 +464,7 @@ def _private(stage: _Stage, budget: Budget, settings: dict[str, Any], seeds: np.
         state = runner.advance(start(key), 0, mechanism.steps)
         points = built.point_estimates(state) if built.point_estimates else {}
         results.append((*stage.judge(draw(state, jax.random.fold_in(key, mechanism.steps)), points, held_out), truth))
-    return _found(results)
+    return _found(results), {"method": title, "mechanism": mechanism, "reason": built.model.reason}
 
 
 def _found(results: list[tuple[Any, Any, float, dict[str, Array]]]) -> _Found:
@@ -457,7 +483,9 @@ def _found(results: list[tuple[Any, Any, float, dict[str, Array]]]) -> _Found:
     )
 
 
-def _compare(budget: Budget, settings: dict[str, Any], private: _Found, public: _Found) -> Rehearsed:
+def _compare(
+    budget: Budget, settings: dict[str, Any], private: _Found, run: dict[str, Any], public: _Found
+) -> Rehearsed:
     usual = np.mean(public.high - public.low, axis=0)  # of each number, over replicates
     width = private.high - private.low
     outside = np.maximum(private.low - private.truth, 0) + np.maximum(private.truth - private.high, 0)
@@ -470,6 +498,7 @@ def _compare(budget: Budget, settings: dict[str, Any], private: _Found, public: 
         public_coverage=_estimate(_covered(public)),
         log_likelihood_gap=_estimate((private.log_likelihood - public.log_likelihood)[:, None]),
         loss=_estimate((width + 2 / (1 - LEVEL) * outside) / usual),
+        **run,
     )
 
 

@@ -12,18 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.accounting.mechanism import RESERVE, Budget, Mechanism, calibrate
+from tacit.accounting.mechanism import Budget, Mechanism, calibrate
 from tacit.engine import random as secret_random
 from tacit.engine.repeat import best_of
-from tacit.engine.runner import Runner, versions
-from tacit.ledger.certificate import Certificate
+from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
 from tacit.ledger.provenance import whose
 from tacit.methods.scored import ScoredState, scored
 from tacit.results.numbers import fingerprint
 from tacit.results.posterior import Posterior
-from tacit.run.fit import caveats, check_types, posterior_of, released_numbers
-from tacit.run.plan import STEPS, built_for, default_rate, plan_for, refuse_unsuited, suited_clip, title_of
+from tacit.run.certify import certify, leave_room, released_numbers
+from tacit.run.draws import posterior_of
+from tacit.run.plan import STEPS, built_for, check_types, default_rate, plan_for, refuse_unsuited, suited_clip, title_of
 from tacit.run.rehearse import LogLikelihood
 from tacit.types import Key, Method, MethodFor, Plan
 from tacit.wall.data import PrivateData
@@ -101,7 +101,7 @@ def select(
         As in ``fit``.
     repeats
         How many runs on average; by default three for each candidate. The number is Poisson, but not 0. A candidate is
-        left out with a chance of about ``exp(-repeats / len(candidates))``; more runs need more noise.
+        left out with a probability of about ``exp(-repeats / len(candidates))``; more runs need more noise.
     rate, steps
         Of every run, whatever the candidate. A tenth of the steps goes to the score.
     bound
@@ -111,11 +111,32 @@ def select(
         must be of the same columns for all of them.
     adjacency, key, simulate
         As in ``fit``. The public randomness is the same in every run.
+
+    Returns
+    -------
+    Selected
+        The ``posterior`` of the best run, its ``name``, and what else may be known of the selection.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, numpyro, numpyro.distributions as dist, tacit
+    >>> def model(x, y=None):
+    ...     slope = numpyro.sample("slope", dist.Normal(0, 1))
+    ...     with numpyro.plate("records", len(x)):
+    ...         numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+    >>> x = np.random.default_rng(0).normal(size=200).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": 0.5 * x}, size=200)
+    >>> candidates = {"wide": tacit.vi(model), "tight": {"method": tacit.vi(model), "clip": 0.5}}
+    >>> selected = tacit.select(
+    ...     candidates, data, tacit.Budget(1.0, 1e-6), repeats=2, rate=0.5, steps=20, key=jax.random.key(0)
+    ... )
+    >>> selected.name in candidates
+    True
     """
     check_types(data, budget, key)
     if not candidates:
         raise ValueError(
-            "There are no candidates. Give some by name: {'small clip': {'method': tacit.vi(model), 'clip': 1.0}}."
+            "There are no candidates. Pass some by name: {'small clip': {'method': tacit.vi(model), 'clip': 1.0}}."
         )
     asking = max(1, round(ASKING * steps))
     if steps < 2:
@@ -144,25 +165,19 @@ def select(
     }
     # Everything is checked and compiled before the charge, so that what can go wrong does so for nothing.
     runners = [Runner(method, data, mechanism, **facts) for method in methods]
-    if _slack(runners, mechanism, budget.epsilon) > RESERVE * budget.delta:
-        raise ValueError(
-            f"At epsilon {budget.epsilon:g} a delta of {budget.delta:g} leaves no room for what the samplers lack in "
-            "exactness. Ask for a smaller epsilon or a larger delta."
-        )
+    leave_room(_slack(runners, mechanism, budget.epsilon), budget)
     starts = [jax.tree.map(jnp.asarray, jax.jit(method.init)(key)) for method in methods]
     place, state = best_of(runners, starts, _score, seed=simulate)
-    cost = max(budget.epsilon, mechanism.cost(budget.delta * (1 - RESERVE)))
     posterior = posterior_of(methods[place], state, jax.random.fold_in(key, steps), None)
     score = _score(state)
-    posterior.certificate = Certificate.issue(
-        ledger=data.ledger,
-        run=facts["run"],
-        budget=budget,
-        slack=_slack(runners, mechanism, cost),
-        versions=versions(),
-        caveats=caveats(budget, data),
-        numbers={**released_numbers(state, posterior), "score": _fingerprint(list(candidates)[place], score)},
-        code="user" if any(whose(method.contribute) == "user" for method in methods) else "tacit",
+    posterior.certificate = certify(
+        data.ledger,
+        facts["run"],
+        budget,
+        data,
+        lambda _, epsilon: _slack(runners, mechanism, epsilon),
+        {**released_numbers(state, posterior), "score": _fingerprint(list(candidates)[place], score)},
+        "user" if any(whose(method.contribute) == "user" for method in methods) else "tacit",
     )
     return Selected(list(candidates)[place], posterior, score)
 
@@ -191,7 +206,7 @@ def _candidate(
     if term is None:
         raise ValueError(
             f"The candidate {name!r} ({title_of(built)}) does not know the log-likelihood of a record, by which "
-            "candidates are compared. Give log_likelihood=, a function of a draw and a record."
+            "candidates are compared. Pass log_likelihood=, a function of a draw and a record."
         )
     if isinstance(clip, str):
         raise ValueError(f"The candidate {name!r} has clip={clip!r}. A selection takes clips that are numbers.")

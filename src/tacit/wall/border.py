@@ -1,5 +1,5 @@
-"""What a run is given, and what is refused before the first look: methods that could carry records around the wall, and
-records that do not fit.
+"""What a run is passed, and what is refused before any record is read: unfit records, and methods that could carry
+records around the wall.
 
 The reference and the engine ask here.
 """

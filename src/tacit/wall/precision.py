@@ -10,9 +10,12 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
+
+from tacit.types import Array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,3 +37,12 @@ def single_precision(function: Callable[P, R]) -> Callable[P, R]:
             return function(*arguments, **options)
 
     return run
+
+
+def rounded(array: Any) -> Array:
+    """Return an array with what it holds in double precision rounded, where JAX is in its 32-bit mode.
+
+    Privacy: says nothing; what it returns is as private as the array.
+    """
+    kind: Any = jax.dtypes.canonicalize_dtype(array.dtype, allow_extended_dtype=True)
+    return jnp.asarray(array).astype(kind)

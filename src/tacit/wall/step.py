@@ -29,7 +29,7 @@ from tacit.wall.layout import Layout, released_size
 class Summation(Protocol):
     """The integers of a step, by the reference or an engine: one flat array a leaf, of sparse ones for the table.
 
-    An engine gives the same integers as the reference, bit for bit, where nothing is factored; where sums are factored it
+    An engine gives the integers of the reference, bit for bit, where nothing is factored; where sums are factored, it
     stays within the proved radius of the exact sum (docs/proofs/clipping.md). tests/test_engine.py holds it to that.
     """
 
@@ -152,7 +152,7 @@ class Reference:
         return clip.clipped(vector, self.mechanism.clip, self.radius, self.share, fits), lines
 
     def parted(self, numbers: Any, lines: list[Any]) -> list[tuple[Any, Any]]:
-        """Part the numbers of a contribution into those of its leaves, each with the coordinates they are added to."""
+        """Split the numbers of a contribution into those of its leaves, each with the coordinates they are added to."""
         found, first, tables = [], 0, iter(lines)
         for leaf in self.layout.leaves:
             size = leaf.values.size if is_sparse(leaf) else leaf.size

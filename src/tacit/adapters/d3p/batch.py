@@ -12,6 +12,7 @@ import numpy as np
 
 from tacit.adapters.d3p.util import example_count
 from tacit.types import Array
+from tacit.wall.precision import rounded
 
 
 class Form(NamedTuple):
@@ -38,12 +39,13 @@ class Batch(NamedTuple):
 
     @staticmethod
     def of(args: Any, kwargs: Any) -> Batch:
+        """Return the batch that the arguments of a step are."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         given = [leaf for leaf in jax.tree.leaves(args) if np.ndim(leaf)] or [leaf for leaf in leaves if np.ndim(leaf)]
         lengths = sorted({example_count(leaf) for leaf in given})
         if len(lengths) != 1:
             raise ValueError(
-                f"The arrays of a batch have the lengths {lengths}, but a step takes each record apart. Give arrays of "
+                f"The arrays of a batch have the lengths {lengths}, but a step takes each record apart. Pass arrays of "
                 "one length, and constant arrays to DPSVI as keywords."
             )
         arrays = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
@@ -51,7 +53,7 @@ class Batch(NamedTuple):
         constants = tuple(i for i in arrays if i not in rows)
         others = tuple((i, leaf) for i, leaf in enumerate(leaves) if i not in arrays)
         form = Form(tree, lengths[0], rows, constants, others)
-        return Batch(form, [jnp.asarray(leaves[i]) for i in rows], [leaves[i] for i in constants])
+        return Batch(form, [rounded(leaves[i]) for i in rows], [rounded(leaves[i]) for i in constants])
 
     def made_up(self, count: int) -> Any:
         """Return arguments with so many public stand-in records."""
@@ -61,7 +63,7 @@ class Batch(NamedTuple):
 
 @contextlib.contextmanager
 def explained(batch: Batch) -> Iterator[None]:
-    """Say what model and guide were given when they fail."""
+    """Report what model and guide were called with when they fail."""
     try:
         yield
     except Exception as error:

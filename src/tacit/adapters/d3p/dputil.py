@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from tacit import accounting
@@ -20,6 +21,8 @@ def approximate_sigma(
     tol: float = 1e-4,
     force_smaller: bool = False,
     maxeval: int = 10,
+    *,
+    adjacency: str = "replace-one",
 ) -> tuple[float, float, int]:
     """Return the noise for a target ε under "replace-one": neighbours have one record exchanged.
 
@@ -36,35 +39,21 @@ def approximate_sigma(
         The share of the records in a batch, and the number of updates.
     tol, force_smaller, maxeval
         Accepted and not needed: the ε of the result never exceeds the target.
+    adjacency
+        "replace-one" or "add-remove"; d3p has another function for the second.
 
     Returns
     -------
     tuple
         The noise multiplier, its certified ε, and 1.
     """
-    return _calibrated(target_eps, delta, q, num_iter, "replace-one")
-
-
-def approximate_sigma_remove_relation(
-    target_eps: float,
-    delta: float,
-    q: float,
-    num_iter: float,
-    tol: float = 1e-4,
-    force_smaller: bool = False,
-    maxeval: int = 10,
-) -> tuple[float, float, int]:
-    """Return the noise for a target ε under "add-remove", for Poisson batches only; see `approximate_sigma`.
-
-    Neighbours have one record more or less. Privacy: public.
-    """
-    return _calibrated(target_eps, delta, q, num_iter, "add-remove")
-
-
-def _calibrated(target: float, delta: float, q: float, num_iter: float, adjacency: str) -> tuple[float, float, int]:
     relation, steps = relation_of(adjacency), whole_steps(num_iter)
-    sigma = accounting.noise_multiplier(float(target), float(delta), float(q), steps, *relation)
+    sigma = accounting.noise_multiplier(float(target_eps), float(delta), float(q), steps, *relation)
     return sigma, accounting.epsilon(float(q), sigma, steps, float(delta), *relation), 1
+
+
+approximate_sigma_remove_relation = functools.partial(approximate_sigma, adjacency="add-remove")
+"""The same under "add-remove", for Poisson batches only: neighbours have one record more or less."""
 
 
 def relation_of(adjacency: str) -> tuple[str, bool]:
@@ -73,5 +62,6 @@ def relation_of(adjacency: str) -> tuple[str, bool]:
 
 
 def whole_steps(num_iter: float) -> int:
+    """Return a number of steps, rounded up where a division did not come out even."""
     # Rounded up, but not for what a division left over: 10 epochs at q = 0.01 are 1000 steps.
     return math.ceil(float(num_iter) * (1 - 2.0**-40))

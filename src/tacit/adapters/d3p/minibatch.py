@@ -17,6 +17,7 @@ from tacit.adapters.d3p.util import example_count
 from tacit.adapters.d3p.warning import warn
 from tacit.engine import sample
 from tacit.types import Array, Key, PyTree
+from tacit.wall.precision import single_precision
 
 __all__ = [
     "batch_size_to_q",
@@ -141,6 +142,7 @@ def split_batchify_data(
     columns, count = _columns(dataset)
     size = _batch_size(batch_size, q, count)
 
+    @single_precision
     def init(rng_key: Any) -> tuple[int, Array]:
         return count // size, shuffled(random_words(secret_key(rng_suite, rng_key), 4 * count)[1][0], jnp.arange(count))
 
@@ -161,7 +163,11 @@ def batch_size_to_q(batch_size: int, N: int) -> float:
 
 
 def _sampler(columns: PyTree, batches: int, draw: Callable[[Key], Array], rng_suite: Any, with_mask: bool) -> Sampler:
-    positions = jax.jit(lambda i, state: draw(secret_key(rng_suite, rng_suite.fold_in(state, i))))
+    @single_precision
+    @jax.jit
+    def positions(i: Any, state: Any) -> Array:
+        return draw(secret_key(rng_suite, rng_suite.fold_in(state, i)))
+
     return lambda rng_key: (batches, rng_key), lambda i, state: _rows(columns, positions(i, state), with_mask)
 
 
@@ -195,7 +201,7 @@ def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
     size = int(batch_size) if batch_size is not None else q_to_batch_size(float(q or 0), count)
     if not 1 <= size <= count:
         raise ValueError(
-            f"A batch of {size} records cannot be drawn from the data set. Give a size from 1 to the number of "
+            f"A batch of {size} records cannot be drawn from the data set. Pass a size from 1 to the number of "
             "records; if q times that number is below 1, poisson_batchify_data keeps the rate."
         )
     return size

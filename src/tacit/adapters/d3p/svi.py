@@ -27,6 +27,7 @@ from tacit.adapters.d3p.warning import warn
 from tacit.engine import alias, clip, lattice
 from tacit.types import Array, Key, PyTree
 from tacit.wall.environment import check_environment
+from tacit.wall.precision import rounded, single_precision
 
 __all__ = [
     "DPSVI",
@@ -106,6 +107,7 @@ class DPSVI(SVI):  # type: ignore[misc]
             "For a certified posterior write tacit.fit(tacit.vi(model), tacit.PrivateData(...), tacit.Budget(...))."
         )
 
+    @single_precision
     def init(self, rng_key: Any, *args: Any, init_params: dict[str, Any] | None = None, **kwargs: Any) -> DPSVIState:
         """Make the first state from the shapes of a batch.
 
@@ -118,7 +120,7 @@ class DPSVI(SVI):  # type: ignore[misc]
             traces = [self._trace(*batch.made_up(n)) for n in (2, 3)]
         _check_plates(*traces)
         with explained(batch), _without_likelihood(self.guide):
-            state = super().init(key, *one, init_params=init_params, **constants)
+            state = super().init(key, *one, init_params=jax.tree.map(rounded, init_params), **constants)
         self._compiled = jax.jit(self._each, static_argnames="form")
         if state.mutable_state is not None:
             raise ValueError("The model keeps mutable state, which would carry records from step to step; remove it.")
@@ -127,6 +129,7 @@ class DPSVI(SVI):  # type: ignore[misc]
             scale = get_observations_scale(self.model, one, constants | self.static_kwargs, self.get_params(state))
         return DPSVIState(state.optim_state, rng_key, jnp.float32(scale))
 
+    @single_precision
     def update(
         self,
         svi_state: DPSVIState,
@@ -170,6 +173,7 @@ class DPSVI(SVI):  # type: ignore[misc]
         new = DPSVIState(self.optim.update(gradient, svi_state.optim_state), key, scale)
         return new, jnp.sum(jnp.where(mask & jnp.isfinite(losses), losses, 0)) / length
 
+    @single_precision
     def stable_update(self, svi_state: DPSVIState, *args: Any, **kwargs: Any) -> tuple[DPSVIState, Array]:
         """Take a private step, and keep the old parameters if the noisy step leaves the finite numbers.
 
@@ -180,6 +184,7 @@ class DPSVI(SVI):  # type: ignore[misc]
         kept = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new.optim_state, svi_state.optim_state)
         return new._replace(optim_state=kept), loss
 
+    @single_precision
     def evaluate(self, svi_state: DPSVIState, *args: Any, **kwargs: Any) -> Array:
         """Return the mean loss over a batch. Privacy: reads records without noise: not for publication."""
         batch, key = Batch.of(args, kwargs), self._rng_suite.split(svi_state.rng_key, 3)[1]
@@ -316,8 +321,8 @@ def get_observations_scale(model: Model, model_args: Any, model_kwargs: Any, par
     scales = {1.0 if site["scale"] is None else float(site["scale"]) for site in observed} or {1.0}
     if len(scales) > 1:
         raise ValueError(
-            f"Observations are scaled by {sorted(scales)}, but a record is clipped as a whole. Give all plates over "
-            "records the same N."
+            f"Observations are scaled by {sorted(scales)}, but a record is clipped as a whole. Use the same N for all "
+            "plates over records."
         )
     return scales.pop()
 

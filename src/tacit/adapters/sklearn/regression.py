@@ -133,7 +133,7 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
         return self
 
     def predict_proba(self, X: Any) -> Any:
-        """Return the chances of both classes, averaged over the posterior.
+        """Return the probabilities of both classes, averaged over the posterior.
 
         Privacy: post-processing.
         """
@@ -145,11 +145,11 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
 
         Privacy: post-processing.
         """
-        chances = self.predict_proba(X)
-        return self.classes_[chances.argmax(1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
 
     def predict_interval(self, X: Any, level: float = LEVEL) -> Any:
-        """Return central intervals of the chance of the second class: records times low and high.
+        """Return central intervals of the probability of the second class: records times low and high.
 
         Privacy: post-processing.
         """
@@ -195,18 +195,17 @@ class PrivateLinearRegression(RegressorMixin, _Regression):  # type: ignore[misc
         *,
         bounds: Any = None,
         target_bounds: Any = None,
+        prior_std: float = 4.0,
         size: int | None = None,
+        steps: int = 40,
         epsilon: float = 1.0,
         delta: float = 1e-6,
-        prior_std: float = 4.0,
-        steps: int = 40,
         ledger: str | os.PathLike[str] | None = None,
         random_state: int | None = None,
         simulate: int | None = None,
     ) -> None:
-        self.bounds, self.target_bounds, self.size = bounds, target_bounds, size
-        self.epsilon, self.delta = epsilon, delta
-        self.prior_std, self.steps = prior_std, steps
+        self.bounds, self.target_bounds, self.prior_std = bounds, target_bounds, prior_std
+        self.size, self.steps, self.epsilon, self.delta = size, steps, epsilon, delta
         self.ledger, self.random_state, self.simulate = ledger, random_state, simulate
 
     def fit(self, X: Any, y: Any) -> Self:

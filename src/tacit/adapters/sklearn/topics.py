@@ -35,12 +35,8 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
         As in ``tacit.topics.documents``.
     size
         A public number of documents, about right; without it chunks are of a size that suits most.
-    ledger
-        Path of the ledger on which fits are charged; by default a new one in memory for each.
-    random_state
-        Seed of the public randomness, an integer; the secret randomness never follows it.
-    simulate
-        As in ``tacit.fit``: fixes the secret randomness, and protects nobody.
+    ledger, random_state, simulate
+        As in ``PrivateLogisticRegression``.
 
     Attributes
     ----------
@@ -99,7 +95,7 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
         return shares.astype(X.dtype if getattr(X, "dtype", None) in (np.float32, np.float64) else np.float64)
 
     def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
-        """Fit, and give the topics' shares in each of the same documents.
+        """Fit the topics and return their shares in each of the same documents.
 
         Privacy: the answer is as private as the documents given, and not covered by the certificate.
         """

@@ -78,15 +78,11 @@ def factors(number: int, *, bound: float, spread: float | None = None) -> Family
             return {"factors": z, "mean": z @ draw["loadings"].T + draw["offset"]}
 
         bounds = {"zz": float(size), "xz": bound * math.sqrt(size), "xx": bound**2}
-        return Family(
-            lambda statistics: log_normal_gamma(solved(statistics), unpack(statistics["zz"], size)[number, number]),
-            evidence,
-            begin,
-            repair,
-            draw,
-            bounds,
-            predict,
-        )
+
+        def log_prior(statistics: PyTree) -> Array:
+            return log_normal_gamma(solved(statistics), unpack(statistics["zz"], size)[number, number])
+
+        return Family(log_prior, evidence, begin, repair, draw, bounds, predict)
 
     return build
 

@@ -100,7 +100,7 @@ def mixture(components: int, *, bound: float, spread: float | None = None, conce
             }
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            """Return each record's log density and the chances of its components."""
+            """Return each record's log density and the probabilities of its components."""
             normal = dist.MultivariateNormal(draw["mean"], draw["covariance"], validate_args=False)
             joint = jnp.log(draw["weight"]) + normal.log_prob(jnp.asarray(inputs["x"])[:, None])
             return {"log_density": logsumexp(joint, -1), "component": jax.nn.softmax(joint)}

@@ -12,17 +12,8 @@ from tacit.types import Array
 
 PRNGState = jax.Array
 
-__all__ = [
-    "PRNGKey",
-    "PRNGState",
-    "convert_to_jax_rng_key",
-    "fold_in",
-    "normal",
-    "randint",
-    "random_bits",
-    "split",
-    "uniform",
-]
+__all__ = ["PRNGKey", "PRNGState", "convert_to_jax_rng_key", "fold_in", "normal"]
+__all__ += ["randint", "random_bits", "split", "uniform"]
 
 
 def PRNGKey(seed: Any = None) -> Array:
