@@ -22,7 +22,7 @@ METHODS_MAY_IMPORT = {
         *(
             f"tacit.methods.{name}"
             for name in (
-                *("conjugate", "curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
+                *("curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
                 *("running", "sites", "sparsity"),
             )
         ),
