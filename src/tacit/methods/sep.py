@@ -31,8 +31,19 @@ import jax
 import jax.numpy as jnp
 
 from tacit.methods.gaussians import Moments, Natural, bent, drawn, floored, isotropic, moments, plus
-from tacit.methods.running import Pace, Running, blend, check_choice, check_positive, columns_of, deviation, moved
-from tacit.methods.running import records_of, slowing, start
+from tacit.methods.running import (
+    Pace,
+    Running,
+    blend,
+    check_choice,
+    check_positive,
+    columns_of,
+    deviation,
+    moved,
+    records_of,
+    slowing,
+    start,
+)
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, Record, Release, Suggestions
 
