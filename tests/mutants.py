@@ -960,6 +960,14 @@ MUTANTS = [
         for what, old, new, test in LEFT_OUT
     ),
     Mutant(
+        "a fingerprint of a program that is not the one that runs",
+        "engine/step.py",
+        "            # Compiled anew: a fingerprint is of the program that runs.\n"
+        "            self.made_up = MadeUp(self.contributions, sizes, data._stand_in)\n",
+        "",
+        (f"{BORDER}::test_a_fingerprint_is_of_the_program_that_runs",),
+    ),
+    Mutant(
         "the tag leaves out the shapes and types of records",
         "wall/storage.py",
         "            digest.update(repr((leaf.shape, leaf.dtype.str)).encode())\n",

@@ -339,16 +339,18 @@ def ties(reference: Reference, state: State, secret: bytes, step: int) -> list[n
 
     A record that is shortened is multiplied by its norm, which two programs may round in another last bit; under
     weights they may multiply a weight, the clip and the radius in another order (docs/proofs/clipping.md, B1 and B2).
-    All other records count as none: of these every bit must be the same.
+    Any other number is a contribution times 1 / clip times the radius, in one order or the other: either product is
+    rounded twice, so that both lie within four roundings. Of numbers farther from a half every bit must be the same.
     """
     near = [np.zeros(released_size(leaf)) for leaf in reference.layout.leaves]
     rounding = (clip.additions(reference.layout.length) + 16) * clip.UNIT_ROUNDOFF
     full = reference.share * reference.radius * (1 - rounding)
     for record in contributed(reference, state, secret, step):
         shortened = math.sqrt(sum(float(np.sum(mine**2)) for _, mine in record)) >= full
-        if shortened or reference.mechanism.weights is not None:
-            for total, (places, mine) in zip(near, record, strict=True):
-                total[places] += np.abs(np.abs(mine - np.floor(mine)) - 0.5) <= rounding * np.abs(mine)
+        several = shortened or reference.mechanism.weights is not None
+        slack = rounding if several else 4 * clip.UNIT_ROUNDOFF
+        for total, (places, mine) in zip(near, record, strict=True):
+            total[places] += np.abs(np.abs(mine - np.floor(mine)) - 0.5) <= slack * np.abs(mine)
     return near
 
 
