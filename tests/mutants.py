@@ -835,8 +835,8 @@ MUTANTS = [
     Mutant(
         "what has no rule counts as apart",
         "engine/rules.py",
-        '    """Prove nothing."""\n    return [MIXED] * len(equation.outvars)\n',
-        '    """Prove nothing."""\n    return [join_all(inputs)] * len(equation.outvars)\n',
+        '    """Return what is known without a rule: nothing."""\n    return [MIXED] * len(equation.outvars)\n',
+        '    """Return what is known without a rule: nothing."""\n    return [join_all(inputs)] * len(equation.outvars)\n',
         ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
     Mutant(
@@ -901,8 +901,8 @@ MUTANTS = [
         WALL,
         "        method = with_own_checks(method)\n"
         "        # Here alone methods meet data: what is written for one record is summed over those of a unit.\n"
-        "        method = together(method) if isinstance(data._stand_in, Unit) else method\n",
-        "        method = together(method) if isinstance(data._stand_in, Unit) else method\n"
+        "        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method\n",
+        "        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method\n"
         "        method = with_own_checks(method)\n",
         (f"{BORDER}::test_a_need_of_the_caller_s_answers_no_question_of_units",),
     ),

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, normals, start
+from tacit.methods.running import Pace, Running, blend, block_weights, inner, normals, start, uniform_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 ROUNDS = 50
@@ -125,7 +125,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
 
     def build(plan: Plan) -> Method:
         model = family if isinstance(family, Family) else family(plan.placeholder)
-        rho = pace or (halfway if model.latent else evenly)
+        rho = pace or (halfway if model.latent else uniform_average)
 
         def believe(running: Running) -> ConjugateState:
             statistics = model.repair(running.statistics, running.noise_std)

@@ -41,8 +41,8 @@ from tacit.methods.running import (
     check_positive,
     deviation,
     moved,
+    polynomial_decay,
     records_of,
-    slowing,
     start,
 )
 from tacit.methods.sites import Site
@@ -119,7 +119,7 @@ def sep(
     _check_choices(bound, reading, repair)
     precision = deviation(prior_std, "prior", prior, -0.5) ** -2
     moved(size)
-    share = pace or site.pace or slowing()
+    share = pace or site.pace or polynomial_decay()
 
     def build(plan: Plan) -> Method:
         placeholder, number = plan.placeholder, records_of(plan, "sep", size)
