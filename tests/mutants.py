@@ -835,8 +835,8 @@ MUTANTS = [
     Mutant(
         "what has no rule counts as apart",
         "engine/rules.py",
-        '    """Return what is known without a rule: nothing."""\n    return [MIXED] * len(equation.outvars)\n',
-        '    """Return what is known without a rule: nothing."""\n    return [join_all(inputs)] * len(equation.outvars)\n',
+        '    """Return what is known: nothing."""\n    return [MIXED] * len(equation.outvars)\n',
+        '    """Return what is known: nothing."""\n    return [join_all(inputs)] * len(equation.outvars)\n',
         ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
     Mutant(
