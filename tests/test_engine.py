@@ -1,6 +1,7 @@
 """The engine against the reference: the same integers, bit for bit, or within the proved radius of a factored sum.
 
     python -m tests.test_engine 5000      the study: so many cases, each its own records, state, secret or step
+    python -m tests.test_engine 1000 300  a part of it, from that program on
 
 Methods are put together at random from a small grammar, and so are shapes, recipes, units and storage. Records and
 states lie on a grid of multiples of 1/64 and 1/16, on which products and sums of a contribution are exact in any order:
@@ -36,8 +37,8 @@ from tacit.wall.layout import Layout, released_size
 from tacit.wall.step import Reference
 from tacit.wall.units import Unit, sum_over_unit
 
-EACH = 10
-"""Cases on one program."""
+EACH, EACH_OF_STUDY = 10, 25
+"""Cases on one program, with every commit and in the study: compiling it takes as long as a hundred of them."""
 PROGRAMS = 20
 """Programs that are tried with every commit."""
 STEPS = 40
@@ -383,16 +384,16 @@ def test_the_engine_gives_the_integers_of_the_reference(number: int, tmp_path: P
     assert len(distinct) == EACH
 
 
-def study(cases: int) -> int:
-    """Compare so many cases, and print what was found."""
+def study(cases: int, number: int = 0) -> int:
+    """Compare so many cases, from a program on, and print what was found."""
     distinct: set[str] = set()
     results: list[Found] = []
-    number = 0
+    first = number
     while len(distinct) < cases:
         program = program_of(number)
         try:
             with tempfile.TemporaryDirectory() as folder:
-                for digest, found in compared(program, EACH, Path(folder)):
+                for digest, found in compared(program, EACH_OF_STUDY, Path(folder)):
                     distinct.add(digest)
                     results.append(found)
                     if found.distance > found.allowed or not found.same_release:
@@ -401,7 +402,7 @@ def study(cases: int) -> int:
             print("refused", program.name, str(refused)[:100], flush=True)
         number += 1
         if number % 20 == 0:
-            print(f"{len(distinct)} cases on {number} programs", flush=True)
+            print(f"{len(distinct)} cases on {number - first} programs", flush=True)
             jax.clear_caches()
     plain = [one for one in results if not one.factored]
     factored = [one for one in results if one.factored]
@@ -409,7 +410,7 @@ def study(cases: int) -> int:
     ratio = max((one.distance / one.allowed for one in factored if one.allowed), default=0.0)
     apart = sum(one.distance > one.allowed or not one.same_release for one in results)
     ties = sum(0 < one.distance <= one.allowed for one in plain)
-    print(f"{len(distinct)} distinct cases on {number} programs.")
+    print(f"{len(distinct)} distinct cases on {number - first} programs.")
     print(f"{exact} of {len(plain)} without factored sums are equal bit for bit, {ties} but for ties in rounding.")
     print(f"Of {len(factored)} with factored sums the largest distance is {ratio:.3f} of what is allowed.")
     print(f"{apart} are apart.")
@@ -417,4 +418,4 @@ def study(cases: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(min(1, study(int(sys.argv[1]) if len(sys.argv) > 1 else 200)))
+    sys.exit(min(1, study(*map(int, sys.argv[1:] or [200]))))

@@ -61,7 +61,8 @@ def test_an_answer_that_would_be_noise_is_refused_unless_forced() -> None:
     assert foresight.is_noise
     with pytest.raises(ValueError, match="force=True"):
         forewarn(foresight)
-    with pytest.warns(UserWarning, match="will stay at their prior"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         forewarn(foresight, force=True)
 
 
@@ -92,3 +93,30 @@ def test_more_records_or_a_larger_budget_never_teach_less(text: str, family: str
 def test_it_says_nothing_of_what_it_does_not_know() -> None:
     assert seen("y ~ a", None, 1.0) is None
     assert seen("grade ~ a", 500, 1.0, "categorical") is None
+
+
+def test_a_fit_says_it_before_it_spends() -> None:
+    schema = tacit.Schema({"a": {"low": -2, "high": 2}, "y": {"levels": [0, 1]}}, size=40)
+    rows, form = {"a": np.linspace(-2, 2, 40), "y": [0, 1] * 20}, tacit.formula("y ~ a", schema, family="bernoulli")
+    data, budget = tacit.PrivateData(rows, schema), tacit.Budget(0.1, 1e-6)
+    with pytest.raises(ValueError, match="answer would be noise"):
+        tacit.fit(form, data, budget, simulate=0, steps=20)
+    assert not data.ledger.charges
+    posterior = tacit.fit(form, data, budget, simulate=0, steps=20, force=True)
+    assert all(one.mostly_prior and one.noise_share is not None for one in posterior.learnt())
+
+
+def test_a_fit_says_afterwards_how_much_is_noise() -> None:
+    """A larger budget takes off noise, and nothing else: the share falls."""
+    size, generator = 3000, np.random.default_rng(0)
+    schema = tacit.Schema({"a": {"low": -2, "high": 2}, "y": {"levels": [0, 1]}}, size=size)
+    a = generator.uniform(-2, 2, size)
+    rows = {"a": a, "y": (generator.uniform(size=size) < 1 / (1 + np.exp(-a))).astype(int)}
+    form = tacit.formula("y ~ a", schema, family="bernoulli")
+    shares = []
+    for epsilon in (0.3, 10.0):
+        posterior = tacit.fit(form, tacit.PrivateData(rows, schema), tacit.Budget(epsilon, 1e-6), simulate=0)
+        assert posterior.has_intervals
+        shares.append([one.noise_share for one in posterior.learnt()])
+    assert min(shares[0]) > 0.3
+    assert max(shares[1]) < 0.15

@@ -19,8 +19,9 @@ from tacit import Budget, PrivateData, families
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine.step import Step
 from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
-from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing
+from tacit.methods.conjugate import ConjugateState, conjugate, elbo, halfway, nothing
 from tacit.methods.families import _common as inside
+from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.running import blend, start
 from tacit.types import Method, Plan, PyTree, Release
 

@@ -700,5 +700,6 @@ def test_few_records_at_a_small_budget_leave_the_prior() -> None:
     budget = tacit.Budget(0.1, 1e-6)
     for seed in range(2):
         key = jax.random.key(seed)
-        posterior = tacit.fit(method, tacit.PrivateData(rows, schema), budget, simulate=seed, key=key, steps=100)
+        data = tacit.PrivateData(rows, schema)
+        posterior = tacit.fit(method, data, budget, simulate=seed, key=key, steps=100, force=True)
         assert max(one.contraction for one in posterior.learnt()) < 0.5

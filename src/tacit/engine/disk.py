@@ -13,7 +13,7 @@ from tacit import system
 from tacit.engine.files import BLOCK, Stored, opened
 from tacit.facts.files import import_arrow, none_on_error
 from tacit.facts.schema import Schema
-from tacit.ledger.file import partial_of, remove_partial
+from tacit.system import partial_of, remove_partial
 from tacit.wall.data import PrivateData, _columns, _with_schema
 
 MAPPED = 1 << 30

@@ -14,10 +14,10 @@ import importlib.metadata
 import math
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import Unpack, final
 
 import jax
 import numpy as np
@@ -30,10 +30,9 @@ from tacit.engine.memory import InMemory
 from tacit.engine.programs import Programs
 from tacit.engine.shards import InShards
 from tacit.engine.step import Step, arrays
-from tacit.ledger.file import Charge, Ledger
 from tacit.types import Key, Method, PyTree, State
 from tacit.wall import trace
-from tacit.wall.border import refuse_leaks, refuse_unfit, with_own_checks
+from tacit.wall.border import RunFacts, charge_of, refuse_leaks, refuse_unfit, with_own_checks
 from tacit.wall.border import released as released
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
@@ -62,35 +61,14 @@ class Runner:
     ----------
     method, data, mechanism
         What to run, on what, by which public recipe.
-    secret
-        Key of the subsets and the noise.
-    key
-        Key of the public randomness.
-    ledgers
-        Where accesses are charged, on each of them.
-    run, kind, title
-        How the ledger names the run: its id, "fit" or "ask", and the method in words.
-    simulation
-        Whether the secret key is known to others.
+    facts
+        Its keys, its ledgers, and how they name it (see `RunFacts`).
     """
 
     @single_precision
-    def __init__(
-        self,
-        method: Method,
-        data: PrivateData,
-        mechanism: Mechanism,
-        *,
-        secret: Key,
-        key: Key,
-        ledgers: Sequence[Ledger],
-        run: str,
-        kind: str,
-        title: str,
-        simulation: bool,
-    ) -> None:
+    def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, **facts: Unpack[RunFacts]) -> None:
         check_environment()
-        key = random.normalised(key)
+        key, secret, ledgers = random.normalised(facts["key"]), facts["secret"], facts["ledgers"]
         method = with_own_checks(method)
         # Here alone methods meet data: what is written for one record is summed over those of a unit.
         method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method
@@ -107,7 +85,7 @@ class Runner:
         parts = (step.sizes.options, random.WORDS_AT_ONCE, alias.GROUP, meetings)
         self._text = self._programs.text + started + repr(parts)
         self._key, self._ledgers = key, tuple(ledgers)
-        self._charge = Charge(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
+        self._charge = charge_of(facts, mechanism, data)
         self.segment = sizes.segment_of(mechanism.steps)
         self.rekey(secret)
         self.distance = step.dimension * lattice.NOISE_DISTANCE + (mechanism.rate < 1) * sample.distance()

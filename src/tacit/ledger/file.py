@@ -25,9 +25,8 @@ from tacit.ledger.contents import BudgetExceeded, Contents
 from tacit.ledger.lines import GENESIS, Charge, LedgerError, Line
 from tacit.ledger.storage import Storage
 from tacit.ledger.view import View
-from tacit.system import partial_of, remove_partial
 
-__all__ = ["GENESIS", "BudgetExceeded", "Charge", "Ledger", "LedgerError", "Line", "partial_of", "remove_partial"]
+__all__ = ["GENESIS", "BudgetExceeded", "Charge", "Ledger", "LedgerError", "Line"]
 
 
 class Ledger(View):

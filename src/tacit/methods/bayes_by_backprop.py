@@ -137,109 +137,118 @@ def bayes_by_backprop(
     if draws < 1:
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the weights. Write draws=1.")
     of_mean = optimizer or optax.sgd(0.2, momentum=0.9)
-    return MethodFor(
-        lambda plan: _backprop(
-            plan, net, records_of(plan, "bayes_by_backprop", size), of_mean, temperature, first_std, draws
+
+    def build(plan: Plan) -> Method:
+        number = records_of(plan, "bayes_by_backprop", size)
+        of = _Backprop(net, number, of_mean, temperature, first_std, draws)
+        factor = of.factor
+
+        def contribute(state: BackpropState, record: Record, key: Key) -> PyTree:  # it does not reach the optimisers
+            return [score(net, weights, record, factor=factor) for weights in state.weights]
+
+        return Method(
+            of.init,
+            contribute,
+            of.update,
+            of.draw,
+            requirements=net.requirements(plan.placeholder),
+            for_size=number,
+            suggests=Suggestions(clip=1.0),
+            model=Model(of.predict),
         )
-    )
+
+    return MethodFor(build)
 
 
-def _backprop(
-    plan: Plan,
-    net: Network,
-    size: int,
-    of_mean: optax.GradientTransformation,
-    temperature: float,
-    first_std: float,
-    draws: int,
-) -> Method:
-    shapes = jax.eval_shape(net.start, jax.random.key(0))
-    # Over the root of their number, the gradients together have the norm of one.
-    factor = 1 / math.sqrt(draws)
-    every = EVERY_WIDTH if many(shapes) else 1
-    # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same. The fewer the
-    # moves the longer, by the root: noise then takes widths as far as it would in all steps.
-    of_rho = optax.adam(0.02 * math.sqrt(every))
+class _Backprop:
+    """The method's functions, for a network and a number of records."""
 
-    def init(key: Key) -> BackpropState:
-        mean = net.start(key)
-        rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, math.log(first_std)), mean)
-        params, std = Gaussian(mean, rho), deviations(rho)
-        memory = of_mean.init(mean), of_rho.init(rho)
-        seed = seeded(key)
-        weights = drawn(mean, std, seed)
+    def __init__(
+        self,
+        net: Network,
+        size: int,
+        of_mean: optax.GradientTransformation,
+        temperature: float,
+        first_std: float,
+        draws: int,
+    ) -> None:
+        self.net, self.size, self.of_mean = net, size, of_mean
+        self.temperature, self.first_std, self.draws = temperature, first_std, draws
+        self.shapes = jax.eval_shape(net.start, jax.random.key(0))
+        # Over the root of their number, the gradients together have the norm of one.
+        self.factor = 1 / math.sqrt(draws)
+        self.every = EVERY_WIDTH if many(self.shapes) else 1
+        # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same. The fewer
+        # the moves the longer, by the root: noise then takes widths as far as it would in all steps.
+        self.of_rho = optax.adam(0.02 * math.sqrt(self.every))
+
+    def init(self, key: Key) -> BackpropState:
+        mean = self.net.start(key)
+        rho = jax.tree.map(lambda leaf: jnp.full_like(leaf, math.log(self.first_std)), mean)
+        params, std = Gaussian(mean, rho), _deviations(rho)
+        memory = self.of_mean.init(mean), self.of_rho.init(rho)
+        seed = _seeded(key)
+        weights = self.drawn(mean, std, seed)
         return BackpropState(params, std, params, start_batch_means(mean), seed, weights, memory, jnp.int32(0))
 
-    def deviations(rho: Weights) -> Weights:
-        # The barrier: without it they are computed again wherever they are used.
-        return jax.lax.optimization_barrier(jax.tree.map(jnp.exp, rho))
-
-    def seeded(key: Key) -> Array:
-        return jax.random.bits(key, (2,), jnp.uint32)
-
-    def noise_of(seed: Array) -> list[Weights]:
+    def noise_of(self, seed: Array) -> list[Weights]:
         key = jax.random.wrap_key_data(seed, impl="threefry2x32")
-        return [normals(shapes, one) for one in jax.random.split(key, draws)]
+        return [normals(self.shapes, one) for one in jax.random.split(key, self.draws)]
 
-    def drawn(mean: Weights, std: Weights, seed: Array) -> list[Weights]:
-        return [at(mean, std, one) for one in noise_of(seed)]
+    def drawn(self, mean: Weights, std: Weights, seed: Array) -> list[Weights]:
+        return [at(mean, std, one) for one in self.noise_of(seed)]
 
-    def contribute(state: BackpropState, record: Record, key: Key) -> PyTree:
-        return [score(net, weights, record, factor=factor) for weights in state.weights]
-
-    def loss(mean: Weights, std: Weights, noise: list[Weights], release: Release) -> Array:
+    def loss(self, mean: Weights, std: Weights, noise: list[Weights], release: Release) -> Array:
         """The negative ELBO but for q's entropy: the released gradient goes through the draw."""
         means = jnp.float32(0)
         for total, one in zip(release.total, noise, strict=True):
             # The inner product with mean + std noise, in the order of fewest passes over memory.
             fit = inner(total, mean) + inner(jax.tree.map(jnp.multiply, total, one), std)
-            prior = net.expected_log_prior(mean, std, at(mean, std, one))
-            means += (fit / (factor * release.rate) + temperature * prior) / draws
-        return -means / size
+            prior = self.net.expected_log_prior(mean, std, at(mean, std, one))
+            means += (fit / (self.factor * release.rate) + self.temperature * prior) / self.draws
+        return -means / self.size
 
-    def update(state: BackpropState, release: Release, key: Key) -> BackpropState:
+    def update(self, state: BackpropState, release: Release, key: Key) -> BackpropState:
         def wider(widths: tuple[Array, Weights, Weights, Any]) -> tuple[Array, Weights, Weights, Any]:
             # The seed is among them, and changes, lest the compiler draws eps by it in every step.
             seed, rho, std, memory = widths
-            by_std = jax.grad(loss, 1)(state.params.mean, std, noise_of(seed), release)
-            by_rho = jax.tree.map(lambda slope, std: std * slope - temperature / size, by_std, std)
+            by_std = jax.grad(self.loss, 1)(state.params.mean, std, self.noise_of(seed), release)
+            by_rho = jax.tree.map(lambda slope, std: std * slope - self.temperature / self.size, by_std, std)
             # The barrier: both of Adam's averages take it, and each would compute it again.
-            change, memory = of_rho.update(jax.lax.optimization_barrier(by_rho), memory, rho)
+            change, memory = self.of_rho.update(jax.lax.optimization_barrier(by_rho), memory, rho)
             rho = optax.apply_updates(rho, change)
-            return seed + 1, rho, deviations(rho), memory
+            return seed + 1, rho, _deviations(rho), memory
 
         widths = (state.seed, state.params.rho, state.std, state.optimizer[1])
-        _, rho, std, of_widths = when(state.step % every == 0, wider, widths) if every > 1 else wider(widths)
-        by_mean = jax.grad(loss)(state.params.mean, state.std, noise_of(state.seed), release)
-        change, of_means = of_mean.update(by_mean, state.optimizer[0], state.params.mean)
+        _, rho, std, of_widths = when(state.step % self.every == 0, wider, widths) if self.every > 1 else wider(widths)
+        by_mean = jax.grad(self.loss)(state.params.mean, state.std, self.noise_of(state.seed), release)
+        change, of_means = self.of_mean.update(by_mean, state.optimizer[0], state.params.mean)
         mean = optax.apply_updates(state.params.mean, change)
         params, memory = Gaussian(mean, rho), (of_means, of_widths)
-        seed = seeded(key)
+        seed = _seeded(key)
         average = tail_average(state.average, params, state.step)
         path = update_batch_means(state.path, mean, state.step)
-        return BackpropState(params, std, average, path, seed, drawn(mean, std, seed), memory, state.step + 1)
+        return BackpropState(params, std, average, path, seed, self.drawn(mean, std, seed), memory, state.step + 1)
 
-    def draw(state: BackpropState, key: Key) -> dict[str, Array]:
-        keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
+    def draw(self, state: BackpropState, key: Key) -> dict[str, Array]:
+        keys = dict(zip(self.shapes, jax.random.split(key, len(self.shapes)), strict=True))
         half = jax.tree.map(lambda leaf: leaf / 2, perturbed_average(state.path, state.step))
         wider = jax.tree.map(lambda rho, more: jnp.sqrt(jnp.exp(2 * rho) + more), state.average.rho, half)
         error = sample_average_error(state.path, state.step, jax.random.fold_in(key, 1))
         mean = jax.tree.map(lambda mean, error: mean + error / math.sqrt(2), state.average.mean, error)
-        return at(mean, wider, {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in shapes.items()})
+        return at(mean, wider, {name: jax.random.normal(keys[name], leaf.shape) for name, leaf in self.shapes.items()})
 
-    def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-        return net.predict(draw, inputs, key, None)
+    def predict(self, draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+        return self.net.predict(draw, inputs, key, None)
 
-    return Method(
-        init,
-        contribute,
-        update,
-        draw,
-        requirements=net.requirements(plan.placeholder),
-        for_size=size,
-        suggests=Suggestions(clip=1.0),
-        model=Model(predict),
-    )
+
+def _deviations(rho: Weights) -> Weights:
+    # The barrier: without it they are computed again wherever they are used.
+    return jax.lax.optimization_barrier(jax.tree.map(jnp.exp, rho))
+
+
+def _seeded(key: Key) -> Array:
+    return jax.random.bits(key, (2,), jnp.uint32)
 
 
 def at(mean: Weights, std: Weights, noise: Weights) -> Weights:

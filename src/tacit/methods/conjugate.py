@@ -22,14 +22,14 @@ intervals then account for the privacy noise, if all records took part (rate 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.running import Pace, Running, blend, block_weights, inner, normals, start, uniform_average
-from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
+from tacit.methods.families._family import Family, FamilyFor
+from tacit.methods.running import Pace, Running, blend, inner, normals, start, uniform_average
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 ROUNDS = 50
 """Turns between parameters and statistics in a draw, from statistics that scatter as the noise does."""
@@ -40,50 +40,6 @@ STEPS = 50
 def halfway(step: Array) -> Array:
     """Return the default pace: 1 for the first half of the suggested steps, an even average over those after it."""
     return 1 / (1 + jnp.maximum(step - STEPS // 2, 0))
-
-
-class Family(NamedTuple):
-    """A conjugate exponential family. Statistics are a dictionary of arrays, one for each block.
-
-    Attributes
-    ----------
-    log_normaliser
-        ``log_normaliser(statistics)``: log of the prior's mean of exp(n(m)' statistics), up to a constant.
-    evidence
-        ``evidence(expected, record)``: log of the sum over a record's latent variables of exp(expected' s), in which
-        ``expected`` is shaped like the statistics. Runs inside the wall, and its gradient is what a record contributes.
-    begin
-        ``begin(key)``: statistics of made-up records, to start from.
-    repair
-        ``repair(statistics, noise_std)``: statistics that records could have, from noisy ones.
-    draw
-        ``draw(statistics, key)``: one draw of the parameters, a dictionary.
-    bounds
-        The largest or the usual norm of each block of a contribution, public: it decides how noise is shared.
-    predict, requirements, synthesize
-        As in ``tacit.Method`` and its model.
-    refill
-        ``refill(draw, noisy, noise_std, key)``: one draw of the statistics, given parameters, and statistics to which
-        noise of known standard deviations was added. Optional: with it, intervals account for the noise.
-    latent
-        Whether a record has latent variables. Without, statistics never change, and one step is enough.
-    """
-
-    log_normaliser: Callable[[PyTree], Array]
-    evidence: Callable[[PyTree, Record], Array]
-    begin: Callable[[Key], PyTree]
-    repair: Callable[[PyTree, PyTree], PyTree]
-    draw: Callable[[PyTree, Key], dict[str, Array]]
-    bounds: dict[str, float]
-    predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
-    requirements: tuple[Requirement, ...] = ()
-    latent: bool = True
-    refill: Callable[[dict[str, Array], PyTree, PyTree, Key], PyTree] | None = None
-    synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
-
-
-FamilyFor = Callable[[Record], Family]
-"""A family that must know the shape of a record first."""
 
 
 class ConjugateState(NamedTuple):
@@ -156,14 +112,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             begin = model.repair(scattered, noise_std)
             return model.draw(jax.lax.scan(turn, begin, jnp.stack(turns))[0], last)
 
-        blocks = jax.eval_shape(model.begin, jax.random.key(0))
-        if set(blocks) != set(model.bounds):
-            raise ValueError(
-                f"The statistics have the blocks {sorted(blocks)} and bounds are given for {sorted(model.bounds)}. "
-                "Noise is shared among blocks by their bounds: pass one for each."
-            )
-        names = sorted(blocks)
-        weights = block_weights([model.bounds[name] for name in names], [blocks[name].size for name in names])
+        steps, weights = STEPS if model.latent else 1, model.weights()
         return Method(
             init,
             contribute,
@@ -171,7 +120,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             draw,
             requirements=model.requirements,
             validated="papers/coverage" if model.refill else "",
-            suggests=Suggestions(clip=1.0, rate=1.0, steps=STEPS if model.latent else 1, weights=weights),
+            suggests=Suggestions(clip=1.0, rate=1.0, steps=steps, weights=weights),
             model=Model(model.predict, synthesize=model.synthesize),
         )
 

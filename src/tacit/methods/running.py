@@ -260,6 +260,26 @@ def check_positive(**values: float) -> None:
             raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without reading the data.")
 
 
+def check_choice(allowed: Sequence[str], **values: str) -> None:
+    """Refuse texts that are none of those allowed, by their names."""
+    for name, value in values.items():
+        if value not in allowed:
+            raise ValueError(f"{name} is {value!r}. Write one of {', '.join(map(repr, allowed))}.")
+
+
+def columns_of(plan: Plan, name: str) -> int:
+    """Return the number of columns in the vector ``x`` of the plan's records, which the method of that name needs."""
+    record = plan.placeholder
+    if not isinstance(record, dict) or "x" not in record or jnp.ndim(record["x"]) != 1:
+        shapes = {name: jnp.shape(value) for name, value in record.items()} if isinstance(record, dict) else None
+        raise ValueError(
+            f'{name} takes records with a vector x, {{"x": columns, "y": ...}}; these are '
+            f"{type(record).__name__ if shapes is None else shapes}. "
+            "Put all columns into one array x with a line for each record: numpy.stack([...], axis=1)."
+        )
+    return int(record["x"].shape[0])
+
+
 def records_of(plan: Plan, name: str, given: int | None = None) -> int:
     """Return the number of records that a method computes with: the plan's.
 

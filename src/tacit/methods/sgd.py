@@ -13,7 +13,7 @@ of a subset.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ import optax
 from tacit.methods.networks import MASK, Network, Weights, score
 from tacit.methods.running import moved, records_of, tail_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
+
+Optimizer: TypeAlias = optax.GradientTransformation
 
 
 class SGDState(NamedTuple):
@@ -33,7 +35,7 @@ class SGDState(NamedTuple):
     step: Array
 
 
-def sgd(net: Network, *, optimizer: optax.GradientTransformation | None = None, size: int | None = None) -> MethodFor:
+def sgd(net: Network, *, optimizer: Optimizer | None = None, size: int | None = None) -> MethodFor:
     """Fit a network's weights as one point, by private gradient descent: the baseline without a posterior.
 
     The number of records must be declared; about right is enough.
@@ -69,9 +71,7 @@ def sgd(net: Network, *, optimizer: optax.GradientTransformation | None = None, 
     return MethodFor(lambda plan: _descent(plan, net, records_of(plan, "sgd", size), optimizer, masked=False))
 
 
-def dropout(
-    net: Network, *, optimizer: optax.GradientTransformation | None = None, size: int | None = None
-) -> MethodFor:
+def dropout(net: Network, *, optimizer: Optimizer | None = None, size: int | None = None) -> MethodFor:
     """Fit a network with dropout by private gradient descent, and keep the masks on for predictions.
 
     Privacy: public.
@@ -110,9 +110,7 @@ def dropout(
     return MethodFor(lambda plan: _descent(plan, net, records_of(plan, "dropout", size), optimizer, masked=True))
 
 
-def _descent(
-    plan: Plan, net: Network, size: int, optimizer: optax.GradientTransformation | None, masked: bool
-) -> Method:
+def _descent(plan: Plan, net: Network, size: int, optimizer: Optimizer | None, masked: bool) -> Method:
     optimizer = optimizer or optax.sgd(0.2, momentum=0.9)
 
     def init(key: Key) -> SGDState:
@@ -133,20 +131,15 @@ def _descent(
         return {MASK: jax.random.bits(key)} if masked else state.average
 
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-        if not masked:
-            return net.predict(draw, inputs, key, None)
         weights = {name: leaf for name, leaf in draw.items() if name != MASK}
-        return net.predict(weights, inputs, key, jax.random.key(draw[MASK]))
-
-    def points(state: SGDState) -> dict[str, PyTree]:
-        return state.average
+        return net.predict(weights, inputs, key, jax.random.key(draw[MASK]) if masked else None)
 
     return Method(
         init,
         contribute,
         update,
         draw,
-        points if masked else None,
+        (lambda state: state.average) if masked else None,
         per_record_key=masked,
         requirements=net.requirements(plan.placeholder),
         for_size=size,

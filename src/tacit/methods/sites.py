@@ -18,7 +18,7 @@ from jax.scipy.special import gammaln, logsumexp
 from jax.scipy.stats import norm
 
 from tacit.methods.gaussians import TINY, Moments, Natural, matrix_site, scalar_site
-from tacit.methods.running import Pace, check_positive, polynomial_decay, uniform_average
+from tacit.methods.running import Pace, block_weights, check_positive, polynomial_decay, uniform_average
 from tacit.types import Array, Key, PyTree, Record, Requirement
 
 NODES = 64
@@ -106,6 +106,26 @@ class Site(NamedTuple):
         nu, tau = scalar_site(log_z, along, self.alpha)
         # A site of a predictor is a site of the weights of rank one.
         return Natural(jax.vmap(lambda nu: nu * x)(nu), jax.vmap(lambda tau: jnp.outer(tau * x, x))(tau))
+
+    def weights(self, bound: float, placeholder: Record) -> tuple[float, float]:
+        """Return the weights that share the noise between the two parts of a record's site."""
+        columns = placeholder["x"].shape[0]
+        size = math.prod(jax.eval_shape(lambda key: self.start(placeholder, key), jax.random.key(0)).shape)
+        linear, precision = block_weights(self.usual(bound, columns), (size, size * columns))
+        return linear, precision
+
+    def named(self, w: PyTree) -> dict[str, Array]:
+        """Return a draw of the weights by name: ``w``, where they have no names of their own."""
+        if self.form == "weights":
+            return w
+        return {"w": w[0] if self.form == "predictors" and self.predictors is None else w}
+
+    def predictions(self, draw: dict[str, Array], inputs: PyTree, key: Key) -> PyTree:
+        """Return predictions for new records at one draw, as ``named``."""
+        assert self.predict is not None
+        if self.form == "predictors":
+            return self.predict(draw["w"] @ jnp.asarray(inputs["x"]).T, key)
+        return self.predict(draw if self.form == "weights" else draw["w"], inputs, key)
 
 
 def from_likelihood(

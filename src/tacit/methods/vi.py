@@ -168,12 +168,8 @@ def vi(
                 return guided.record_term({**state.params, **direct}, guided.constrain(w), record, record_key)
 
             direct = {name: state.params[name] for name in guided.direct}
-            scores, slopes = [], []
-            for each in split(key, draws):
-                w = guided.unconstrain(guided.sample_guide(state.params, each)[0])
-                score, slope = jax.grad(term, (0, 1))(w, direct)
-                scores.append(score)
-                slopes.append(slope)
+            drawn = [guided.unconstrain(guided.sample_guide(state.params, each)[0]) for each in split(key, draws)]
+            scores, slopes = map(list, zip(*(jax.grad(term, (0, 1))(w, direct) for w in drawn), strict=True))
             # Scaled so that the norm is that of one draw's score, whatever their number.
             contribution = {"latents": _times(1 / math.sqrt(draws), scores), "params": _mean(slopes)}
             return laplace.contribute(state, contribution, term, direct) if laplace else contribution
@@ -212,7 +208,6 @@ def vi(
             values = guided.constrain_params(state.average)
             return {name: values[name] for name in guided.point_estimates}
 
-        clip = laplace.clip if laplace else getattr(model, "clip", guided.clip)
         return Method(
             init,
             contribute,
@@ -220,11 +215,9 @@ def vi(
             draw,
             points,
             per_record_key=bool(guided.local),
-            min_steps=CURVATURE_EVERY if laplace else 1,
-            validated="papers/coverage" if laplace else "",
-            noiseless=_noiseless if laplace else None,
-            suggests=Suggestions(clip=clip),
+            suggests=Suggestions(clip=laplace.clip if laplace else getattr(model, "clip", guided.clip)),
             model=guided.known(),
+            **(LAPLACE if laplace else {}),
         )
 
     return MethodFor(build)
@@ -358,6 +351,10 @@ def _noiseless(state: VIState) -> VIState:
     assert isinstance(state.path, Path)
     nothing = {name: jnp.zeros_like(getattr(state.path, name)) for name in ("score_variance", "curvature_variance")}
     return state._replace(path=state.path._replace(**nothing))
+
+
+LAPLACE: dict[str, Any] = {"min_steps": CURVATURE_EVERY, "validated": "papers/coverage", "noiseless": _noiseless}
+"""What a method with a Laplace guide declares."""
 
 
 def _perturbed_average(state: VIState, key: Key) -> Values:

@@ -19,7 +19,7 @@ from tacit.results.posterior import Posterior
 from tacit.results.shown import effects
 
 if TYPE_CHECKING:
-    from tacit.run.rehearse import Rehearsal
+    from tacit.run.rehearsal import Rehearsal
 
 __all__ = [
     "COLOURS",

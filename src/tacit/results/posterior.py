@@ -15,9 +15,10 @@ import numpy as np
 from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
 from tacit.ledger.record import UNTIED
-from tacit.results.learnt import UNVALIDATED, Learnt, Shares, contraction_of, learnt_of
+from tacit.results.draws import Draws
+from tacit.results.learnt import UNVALIDATED, Shares
 from tacit.results.numbers import Saved, fingerprints
-from tacit.results.shown import effects, group_of, moments_of, rows, table
+from tacit.results.shown import table
 from tacit.system import atomic_write
 from tacit.types import Array, Key, Method, MethodFor, PyTree
 
@@ -30,7 +31,7 @@ Axes = Sequence[tuple[str, Sequence[str]]]
 """Name and coordinates of each axis of a site."""
 
 
-class Posterior:
+class Posterior(Draws):
     """Draws from a posterior and the certificate of what they reveal.
 
     Privacy: post-processing. Holds no record, so it may be saved, pickled and published.
@@ -88,19 +89,16 @@ class Posterior:
                 "The method of a posterior must be built for a plan. Write method(tacit.Plan(data.placeholder)), or "
                 "with schema.placeholder()."
             )
-        self.labels = dict(labels or getattr(method and method.model.source, "labels", {}))
-        self.axes = dict(axes or getattr(method and method.model.source, "axes", {}))
-        # Compiled programs give sites in the order of the alphabet; a formula has an order of its own.
-        order = [*(name for name in self.labels if name in draws), *(name for name in draws if name not in self.labels)]
-        self.draws = {name: np.asarray(draws[name]) for name in order}
+        source, prior = (method.model.source, method.model.prior) if method else (None, None)
+        validated = validated or (method.validated if method else "")
+        labels = labels or getattr(source, "labels", {})
+        super().__init__(draws, labels, prior, validated, certificate is None, noise_share, contraction)
+        self.axes = dict(axes or getattr(source, "axes", {}))
         self.point_estimates = jax.tree.map(np.asarray, point_estimates or {})
         self.certificate = certificate
         self.warning = warning
         self.reason = reason or (method.model.reason if method else "")
         self.derived = derived
-        self.validated = validated or (method.validated if method else "")
-        self.noise_share = noise_share or {}
-        self._contraction = contraction
         self._method = method
 
     @property
@@ -160,76 +158,9 @@ class Posterior:
         draws = [{name: jnp.asarray(value[place]) for name, value in self.draws.items()} for place in places]
         return [self._method.model.synthesize(draw, number, one) for draw, one in zip(draws, keys, strict=True)]
 
-    @property
-    def has_intervals(self) -> bool:
-        """Whether the draws may be taken for intervals: they were validated, or no privacy noise is in them.
-
-        Privacy: public.
-        """
-        return bool(self.validated) or self.certificate is None
-
-    @property
-    def contraction(self) -> Shares:
-        """Site name to the contraction of each number: 1 minus the posterior's variance in units of the prior's.
-
-        Privacy: post-processing. Sites whose prior is not known are left out.
-        """
-        if self._contraction is None:
-            prior = self._method.model.prior if self._method else None
-            self._contraction = contraction_of(self.draws, self.labels, prior)
-        return self._contraction
-
-    def learnt(self) -> list[Learnt]:
-        """Return contraction and noise share of every number, in the order of ``rows``.
-
-        Privacy: post-processing.
-        """
-        return learnt_of(self.draws, self.labels, self.contraction, self.noise_share)
-
-    def summary(self, *, unvalidated: bool = False) -> dict[str, dict[str, Any]]:
-        """Return mean, standard deviation, the central 90% interval and what was learnt of every site, as ``shown``.
-
-        Privacy: post-processing.
-
-        Parameters
-        ----------
-        unvalidated
-            Whether to return the quantiles as ``low`` and ``high`` even where nobody measured how often these hold the
-            truth under privacy noise.
-
-        Returns
-        -------
-        dict
-            Site name to ``mean``, ``std``, ``low``, ``high``, ``contraction`` and ``noise_share``; the last two are
-            None where they are not known.
-        """
-        intervals = unvalidated or self.has_intervals
-        return {
-            group_of(name) or name: {
-                **moments_of(value, intervals=intervals),
-                "contraction": self.contraction.get(name),
-                "noise_share": self.noise_share.get(name),
-            }
-            for name, value in effects(self.draws, self.labels).items()
-        }
-
-    def shown(self) -> dict[str, np.ndarray]:
-        """Return the draws as people read them: effects of a formula's groups themselves, not in units of their spread.
-
-        Privacy: post-processing.
-        """
-        return {group_of(name) or name: value for name, value in effects(self.draws, self.labels).items()}
-
-    def rows(self) -> list[tuple[str, float, float, float, float]]:
-        """Return (label, mean, standard deviation, 5%, 95%) for every number of every site.
-
-        Privacy: post-processing.
-        """
-        return list(rows(self.draws, self.labels))
-
     def __getstate__(self) -> dict[str, Any]:
         # A method is made of closures; whoever unpickles brings it along, as with load.
-        return {**self.__dict__, "_method": None}
+        return {**self.__dict__, "_method": None, "_prior": None, "_contraction": self.contraction}
 
     def __repr__(self) -> str:
         said = [f"method: {self.reason}"] if self.reason else []

@@ -216,7 +216,8 @@ def _predictions(predictions: Mapping[str, Any] | Effects) -> str:
                 f"The predictions {label!r} have the shape {values.shape}. Pass one number for each draw, and every "
                 "predicted number a label of its own."
             )
-        rows.append(Interval(label, float(values.mean()), *map(float, np.quantile(values, (0.05, 0.95)))))
+        low, high = map(float, np.quantile(values, (0.05, 0.95)))
+        rows.append(Interval(label, float(values.mean()), low, high))
     return _forest({"predicted": rows}, {}, caption)
 
 

@@ -131,9 +131,9 @@ def _check_contributions(case: Case) -> None:
                     f"The contribution of record {place} is not finite. The wall counts it as zero, so the record is "
                     "lost without a word. Bound what is divided by, and the arguments of exp and log."
                 )
-            if place := apart(alone, mine, BATCHED):
+            if where := apart(alone, mine, BATCHED):
                 raise MethodError(
-                    f"The contribution of record {place} is another one in a batch (in {place}). A contribution must "
+                    f"The contribution of record {place} is another one in a batch (in {where}). A contribution must "
                     "depend on its record alone, or a neighbour moves more than its own. Use no function with a "
                     "batching rule of its own."
                 )

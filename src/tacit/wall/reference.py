@@ -9,18 +9,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import final
+from typing import Unpack, final
 
 import jax
 import numpy as np
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.ledger.file import Charge, Ledger
 from tacit.types import Key, Method, Record, State
 from tacit.wall import keys, trace
-from tacit.wall.border import refuse_leaks, refuse_unfit, release_of, with_own_checks
+from tacit.wall.border import RunFacts, charge_of, refuse_leaks, refuse_unfit, release_of, with_own_checks
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
 from tacit.wall.precision import single_precision
@@ -46,40 +44,27 @@ class ReferenceRunner:
     chain = b""  # a fingerprint is taken in every segment, and nothing is carried from one to the next
 
     @single_precision
-    def __init__(
-        self,
-        method: Method,
-        data: PrivateData,
-        mechanism: Mechanism,
-        *,
-        secret: Key,
-        key: Key,
-        ledgers: Sequence[Ledger],
-        run: str,
-        kind: str,
-        title: str,
-        simulation: bool,
-    ) -> None:
+    def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, **facts: Unpack[RunFacts]) -> None:
         check_environment()
         if data.shards is not None:
             raise ValueError(
                 'The records are dealt out to shards, and engine="reference" takes them in memory or on disk only. '
                 "Leave the engine out."
             )
-        self._key, self._data, self._ledgers = keys.normalised(key), data, tuple(ledgers)
+        self._key, self._data, self._ledgers = keys.normalised(facts["key"]), data, tuple(facts["ledgers"])
         method = with_own_checks(method)
         method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(method.init, self._key)
         refuse_leaks(method, data, state, self._key)
-        refuse_unfit(method, data, ledgers)
+        refuse_unfit(method, data, self._ledgers)
         self._reference = Reference(
             method, mechanism, data._stand_in, state, count=data._count, record=self._record, key=self._key
         )
-        self._charge = Charge(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
+        self._charge = charge_of(facts, mechanism, data)
         self._program = self._hash_of_program(method, state)
         self.segment = -(-mechanism.steps // SEGMENTS)
         self.distance = self._reference.distance
-        self.rekey(secret)
+        self.rekey(facts["secret"])
 
     @single_precision
     def rekey(self, secret: Key, origin: bytes = b"") -> None:

@@ -105,10 +105,8 @@ def read_parquet(
     ----------
     path
         A Parquet file.
-    schema
-        The public facts, or the path of the TOML file that holds them.
-    size, ledger
-        As in `PrivateData`.
+    schema, size, ledger
+        As in `read_csv`.
 
     Returns
     -------

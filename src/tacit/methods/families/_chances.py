@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.conjugate import Family, FamilyFor
 from tacit.methods.families._common import (
     TINY,
     all_counts,
@@ -18,6 +17,7 @@ from tacit.methods.families._common import (
     whole_within,
     x_of,
 )
+from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.running import check_positive, cut_normal
 from tacit.types import Array, Key, PyTree, Record, Requirement
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp, multigammaln
 
-from tacit.methods.conjugate import Family, FamilyFor
 from tacit.methods.families._common import (
     LOG_2PI,
     TINY,
@@ -22,6 +21,7 @@ from tacit.methods.families._common import (
     unpack,
     x_of,
 )
+from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.running import check_positive
 from tacit.types import Array, Key, PyTree, Record
 
