@@ -35,7 +35,7 @@ from tacit.wall import clip, keys, streams
 from tacit.wall.data import PrivateData
 from tacit.wall.layout import Layout, released_size
 from tacit.wall.step import Reference
-from tacit.wall.units import Unit, together
+from tacit.wall.units import Unit, sum_over_unit
 
 EACH, EACH_OF_STUDY = 10, 25
 """Cases on one program, with every commit and in the study: compiling it takes as long as a hundred of them."""
@@ -245,7 +245,7 @@ def compared(program: Program, cases: int, folder: Path, first: int = 0) -> Iter
     rng = np.random.default_rng([first, int(program.name.split(":")[0]), 1])
     records = records_of(program, rng)
     data, held = sealed(program, records, rng, folder)
-    method = together(program.method) if program.most > 1 else program.method
+    method = sum_over_unit(program.method) if program.most > 1 else program.method
     key, stand_in = jax.random.key(7), data._stand_in
     shape = jax.eval_shape(method.contribution, jnp.ones(program.width), stand_in, key, random.fixed(0))
     engine = Engine(program, data, Layout.of(shape, program.mechanism.weights).dimension)

@@ -75,7 +75,7 @@ Rule = Callable[[Any, list[Kind], int], Sequence[Kind]]
 
 
 def unknown(equation: Any, inputs: list[Kind], records: int) -> Sequence[Kind]:
-    """Return what is known of a primitive without a rule: nothing."""
+    """Return what is known: nothing."""
     return [MIXED] * len(equation.outvars)
 
 

@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float32
 
-from tacit.methods.running import Pace, Running, blend, deviation, polya_gamma_mean, slowing, start
+from tacit.methods.running import Pace, Running, blend, deviation, polya_gamma_mean, polynomial_decay, start
 from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
@@ -141,8 +141,8 @@ def belief_net(
             "belief_net(units=50)."
         )
     prior_variance = deviation(prior_std, "variance", variance, 0.5) ** 2
-    pace = slowing() if pace is None else pace
-    stride = (lambda step: 0.3 * slowing(20.0, 0.6)(step)) if stride is None else stride
+    pace = polynomial_decay() if pace is None else pace
+    stride = (lambda step: 0.3 * polynomial_decay(20.0, 0.6)(step)) if stride is None else stride
 
     def build(plan: Plan) -> Method:
         pixels = _only(plan.placeholder).size

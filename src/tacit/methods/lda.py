@@ -33,7 +33,7 @@ import jax.numpy as jnp
 from jax.scipy.special import digamma, gammaln
 from jax.scipy.stats import norm
 
-from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start
 from tacit.types import Array, Key, Method, MethodFor, Plan, Record, Release, SparseRows, Suggestions
 
 MARGIN = 0.3
@@ -115,7 +115,7 @@ def lda(
     for name, value in (("alpha", alpha), ("eta", eta)):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} is {value}; a concentration is positive. Write {name}={1 / topics:g}.")
-    rho = slowing() if pace is None else pace
+    rho = polynomial_decay() if pace is None else pace
 
     def init(key: Key) -> LDAState:
         words, jitter = jax.random.split(key)

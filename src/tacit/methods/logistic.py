@@ -33,10 +33,10 @@ from tacit.methods.running import (
     blend,
     block_weights,
     check_positive,
-    evenly,
     polya_gamma_mean,
-    slowing,
+    polynomial_decay,
     start,
+    uniform_average,
 )
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
@@ -149,7 +149,7 @@ def logistic(
         raise ValueError(f'likelihood is {likelihood!r}. Write "bernoulli", "binomial" or "negative-binomial".')
     check_positive(bound=bound, most=most, dispersion=dispersion, prior=min(prior))
     shape, rate = prior
-    pace, outcome = pace or slowing(), _Outcome(likelihood, most, dispersion)
+    pace, outcome = pace or polynomial_decay(), _Outcome(likelihood, most, dispersion)
 
     def build(plan: Plan) -> Method:
         placeholder = plan.placeholder
@@ -168,7 +168,7 @@ def logistic(
             return {"score": kappa * x, "curvature": jnp.outer(trials * polya_gamma_mean(square) * x, x)}
 
         def update(state: LogisticState, release: Release, key: Key) -> LogisticState:
-            score = blend(state.score, release.part("score"), evenly)
+            score = blend(state.score, release.part("score"), uniform_average)
             curvature = blend(state.curvature, release.part("curvature"), pace)
             values, vectors = jnp.linalg.eigh((curvature.statistics + curvature.statistics.T) / 2)
             # The mirrored noise has eigenvalues between -2 and 2 times this.

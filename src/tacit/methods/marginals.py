@@ -33,7 +33,7 @@ from jax.scipy.special import logsumexp
 
 from tacit.facts.column import Column
 from tacit.facts.schema import Schema, levels_of
-from tacit.methods.running import Running, blend, check_positive, evenly, start
+from tacit.methods.running import Running, blend, check_positive, start, uniform_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 BINS = 8
@@ -147,7 +147,7 @@ class _Tables:
         return cells(self.columns, self.asked, record)
 
     def update(self, state: MarginalsState, release: Release, key: Key) -> MarginalsState:
-        tables = blend(state.tables, release, evenly)
+        tables = blend(state.tables, release, uniform_average)
         # What subsets add to the spread of a sample, if not all records were asked.
         sampling = (1 - release.rate) / release.rate / tables.step
         return MarginalsState(tables, self._chain(tables, 1 + sampling, key))

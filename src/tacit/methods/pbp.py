@@ -42,7 +42,7 @@ import numpy as np
 from jax.scipy.stats import norm
 
 from tacit.methods.gaussians import TINY, Moments, Natural, drawn, floored, moments, plus
-from tacit.methods.running import Pace, Running, blend, block_weights, moved, records_of, slowing, start
+from tacit.methods.running import Pace, Running, blend, block_weights, moved, polynomial_decay, records_of, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
@@ -138,7 +138,7 @@ def pbp(
     >>> posterior.draws["w0"].shape
     (1000, 4, 3)
     """
-    share = pace or (lambda step: 0.04 * slowing(1000.0, 1.0)(step))
+    share = pace or (lambda step: 0.04 * polynomial_decay(1000.0, 1.0)(step))
     _check(hidden, noise, head, spread)
     moved(size)
 

@@ -40,8 +40,8 @@ from tacit.methods.running import (
     columns_of,
     deviation,
     moved,
+    polynomial_decay,
     records_of,
-    slowing,
     start,
 )
 from tacit.methods.sites import Site
@@ -120,7 +120,7 @@ def sep(
     check_choice(("floor", "retraction"), repair=repair)
     precision = deviation(prior_std, "prior", prior, -0.5) ** -2
     moved(size)
-    share = pace or site.pace or slowing()
+    share = pace or site.pace or polynomial_decay()
 
     def build(plan: Plan) -> Method:
         number, columns = records_of(plan, "sep", size), columns_of(plan, "sep") if site.matrices else 0
