@@ -486,7 +486,7 @@ MUTANTS = [
     ),
     Mutant(
         "a method's own size goes before that of the records",
-        "methods/running.py",
+        "methods/arguments.py",
         "    if given is not None and plan.agrees(given):\n",
         "    if given is not None:\n",
         (f"{FIT}::test_no_number_is_said_twice",),

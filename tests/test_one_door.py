@@ -22,7 +22,16 @@ METHODS_MAY_IMPORT = {
         *(
             f"tacit.methods.{name}"
             for name in (
-                *("curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
+                *(
+                    "arguments",
+                    "curvature",
+                    "families",
+                    "gaussians",
+                    "likelihoods",
+                    "networks",
+                    "polya_gamma",
+                    "regressors",
+                ),
                 *("running", "sites", "sparsity"),
             )
         ),
