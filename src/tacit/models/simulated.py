@@ -76,7 +76,7 @@ class SimulatedModel(GuidedModel):
 
     def log_density(self, w: Array, record: Record, outcomes: Values) -> Array:
         """Return the log density of outcomes of one record."""
-        terms, _ = self._free.log_probs(_row(record), {**self.latents_of(w), **outcomes})
+        terms, _ = self._model.log_probs(_row(record), {**self.latents_of(w), **outcomes})
         return sum((terms[name] / self._scales[name] for name in self._observed), jnp.asarray(0.0))
 
     def log_prior_at(self, w: Array) -> Array:

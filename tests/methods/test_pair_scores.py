@@ -1,0 +1,218 @@
+"""Pair scores: contributions that fit their clip, a mean of zero at the truth, made-up covariates, intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import tacit
+from tacit.methods import pair_scores as module
+from tacit.methods.covariates import Covariates
+from tacit.methods.pair_scores import PairsState, pair_scores
+from tacit.models.simulated import SimulatedModel
+from tacit.types import Method, Plan
+
+KEY = jax.random.key(0)
+FACTS = {"x": {"low": -10, "high": 10}, "g": {"levels": ["a", "b", "c"]}}
+RESPONSES = {
+    "bernoulli": {"levels": [0, 1]},
+    "poisson": {"low": 0, "high": 1000, "kind": "integer"},
+    "gaussian": {"low": -20, "high": 20},
+}
+SIZE = 2000
+
+
+def schema(family: str) -> tacit.Schema:
+    return tacit.Schema({**FACTS, "y": RESPONSES[family]})
+
+
+def records(family: str, seed: int, size: int = SIZE) -> dict[str, Any]:
+    """Draw x that depends on g, and y from both: 0.3 + 0.5 x, and -0.4 more in the last group."""
+    rng = np.random.default_rng(seed)
+    g = rng.choice(3, size, p=[0.5, 0.3, 0.2])
+    x = rng.normal(0.8 * (g == 2), 1)
+    along = 0.3 + 0.5 * x - 0.4 * (g == 2)
+    y = {
+        "bernoulli": lambda: (rng.logistic(size=size) < along).astype(int),
+        "poisson": lambda: rng.poisson(np.exp(along)),
+        "gaussian": lambda: along + rng.normal(size=size),
+    }[family]()
+    return {"x": x, "g": np.array(["a", "b", "c"])[g], "y": y}
+
+
+def sealed(family: str, seed: int = 1, size: int = SIZE) -> tacit.PrivateData:
+    return tacit.PrivateData(records(family, seed, size), schema(family), size=size)
+
+
+def built(family: str, size: int = SIZE) -> tuple[Method, PairsState]:
+    """Return the method, and its state as if it were in the last round."""
+    model = tacit.formula("y ~ x + g", schema(family), family)
+    method = pair_scores(model)(Plan(schema(family).placeholder(), size))
+    state = jax.jit(method.init)(KEY)
+    return method, state._replace(step=jnp.int32(module.STEPS - 1), clip=jnp.float32(2.0))
+
+
+@pytest.mark.parametrize("family", RESPONSES)
+def test_no_record_is_longer_than_the_clip(family: str) -> None:
+    method, state = built(family)
+    high = {"bernoulli": 1, "poisson": 1000, "gaussian": 20}[family]
+    extreme = [(x, g, y) for x in (-10.0, 0.0, 10.0) for g in (0, 2) for y in (-20 * (family == "gaussian"), high)]
+    rows = {name: jnp.asarray(column) for name, column in zip("xgy", zip(*extreme, strict=True), strict=True)}
+    keys = jax.random.split(KEY, len(extreme))
+    for step in (0, 1, 2, 4, module.STEPS - 1):
+        at = state._replace(step=jnp.int32(step))
+        found = jax.jit(jax.vmap(method.contribute, (None, 0, None, 0)))(at, rows, KEY, keys)
+        squares = sum(jnp.sum(leaf.reshape(len(keys), -1) ** 2, 1) for leaf in jax.tree.leaves(found))
+        assert np.all(np.asarray(squares) <= 1 + 1e-5)
+        assert np.all(np.asarray(squares) > 0)
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "gaussian"])
+def test_the_mean_at_the_truth_is_zero(family: str) -> None:
+    """Whatever the clip: records drawn from the model at w, 6 standard errors in each of at most 5 numbers.
+
+    The false alarm's probability is below 5 * 2e-9. A y' from another w, or a pair that is not exchangeable, is found:
+    the clip shortens most records, whose scores are skewed.
+    """
+    model = tacit.formula("y ~ x + g", schema(family), family)
+    method, state = built(family)
+    reading = SimulatedModel(model, schema(family).placeholder())
+    place = reading.start + 0.5
+    state = state._replace(place=place, clip=jnp.float32(0.5))
+    count = 20_000
+    of_x, of_g, of_y, of_pairs = jax.random.split(KEY, 4)
+    rows = {"x": 2 + jax.random.exponential(of_x, (count,)), "g": jax.random.randint(of_g, (count,), 0, 3)}
+    rows["y"] = jnp.zeros(count, schema(family).placeholder()["y"].dtype)
+
+    @jax.jit
+    def scores(place: Any) -> Any:
+        def one(row: Any, of_y: Any, of_pair: Any) -> Any:
+            drawn = reading.simulated(place, row, of_y)["y"][0]
+            return method.contribute(state, {**row, "y": drawn.astype(row["y"].dtype)}, KEY, of_pair)["score"]
+
+        return jax.vmap(one)(rows, jax.random.split(of_y, count), jax.random.split(of_pairs, count))
+
+    def deviations(place: Any) -> Any:
+        found = np.asarray(scores(place), np.float64)
+        return np.abs(found.mean(0)) / (found.std(0) / math.sqrt(count) + 1e-12)
+
+    assert np.all(deviations(place) < 6)
+    assert np.any(deviations(place + 0.3) > 6)
+
+
+def test_made_up_covariates_are_like_the_true_ones() -> None:
+    """At a noise of a few counts: means, spreads and a correlation within a tenth, shares of levels within .03."""
+    facts = tacit.Schema({"x": {"low": -100, "high": 100}, "v": {"low": 0, "high": 50}, "g": {"levels": ["a", "b", "c"]}})
+    rng, size = np.random.default_rng(2), 20_000
+    g = rng.choice(3, size, p=[0.5, 0.3, 0.2])
+    z = rng.normal(size=(size, 2)) @ np.linalg.cholesky(np.array([[1, 0.6], [0.6, 1]])).T
+    true = {"x": z[:, 0] + 10, "v": np.exp(z[:, 1]), "g": np.where(z[:, 0] > 0.5, 2, np.minimum(g, 1))}
+    rows = {name: jnp.asarray(column, facts.columns[name].dtype) for name, column in true.items()}
+    covariates = Covariates(facts, list(rows))
+    table, std = covariates.start(), jnp.float32(5.0)
+
+    def summed(function: Any, table: Any) -> Any:
+        total = jnp.sum(jax.vmap(lambda row: function(table, row))(rows), 0)
+        return total + std * jax.random.normal(KEY, total.shape)
+
+    table = covariates.zoom(table, summed(covariates.histogram, table), std)
+    assert float(table.high[0] - table.low[0]) < 45
+    table = covariates.fill(table, summed(covariates.histogram, table), std, size)
+    table = covariates.correlate(table, summed(covariates.products, table), std, size, True)
+    table = covariates.correlate(table, summed(covariates.products, table), std, size, False)
+    drawn = {name: np.asarray(column) for name, column in covariates.draw(table, KEY, size, jnp.float32(0)).items()}
+    for name in ("x", "v"):
+        assert abs(drawn[name].mean() - true[name].mean()) < 0.1 * true[name].std()
+        assert 0.85 < drawn[name].std() / true[name].std() < 1.2
+    shares = [np.bincount(column, minlength=3) / size for column in (drawn["g"], true["g"])]
+    assert np.abs(shares[0] - shares[1]).max() < 0.03
+
+    def correlations(found: Any) -> Any:
+        return np.corrcoef(np.stack([found["x"], np.log(found["v"] + 0.05), found["g"]]))
+
+    assert np.abs(correlations(drawn) - correlations(true)).max() < 0.12
+
+
+def wanted(draws: dict[str, Any]) -> Any:
+    """Return intercept, slope and effects, from the draws of a formula."""
+    return np.stack([np.ravel(draws["x"])], 1)
+
+
+@pytest.mark.parametrize("family", ["bernoulli"])
+def test_intervals_hold_the_truth(family: str) -> None:
+    """Twenty fits: of the slopes' 90% intervals 13 at least hold the truth (below .0025 if they are right)."""
+    model = tacit.formula("y ~ x + g", schema(family), family)
+    held, widths = 0, []
+    for seed in range(20):
+        posterior = tacit.fit(
+            pair_scores(model),
+            sealed(family, seed),
+            tacit.Budget(3.0, 1e-6),
+            key=jax.random.key(seed),
+            simulate=seed,
+            progress=False,
+        )
+        low, high = np.quantile(wanted(posterior.draws), [0.05, 0.95], axis=0)
+        held += int(np.all((low < 0.5) & (high > 0.5)))
+        widths.append(high - low)
+    assert held >= 13
+    assert np.median(widths) < 0.5
+
+
+def counts(x: Any, y: Any = None) -> None:
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event())
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w[0] + w[1] * x, spread), obs=y)
+
+
+def test_a_numpyro_model() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-1, 1, SIZE)
+    facts = tacit.Schema({"x": {"low": -2, "high": 2}, "y": {"low": -10, "high": 10}})
+    data = tacit.PrivateData({"x": x, "y": 0.5 - x + 0.7 * rng.normal(size=SIZE)}, facts, size=SIZE)
+    method = pair_scores(counts, facts)
+    posterior = tacit.fit(method, data, tacit.Budget(3.0, 1e-6), key=KEY, simulate=1, progress=False)
+    centre = posterior.draws["w"].mean(0)
+    assert np.abs(centre - np.array([0.5, -1.0])).max() < 0.25
+    assert abs(posterior.draws["spread"].mean() - 0.7) < 0.15
+
+
+def test_what_it_refuses() -> None:
+    placeholder = {"x": np.float32(0), "y": np.float32(0)}
+    facts = tacit.Schema({"x": {"low": -2, "high": 2}, "y": {"low": -10, "high": 10}})
+
+    def chain(x: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("records", x.shape[0]):
+            first = numpyro.sample("x", dist.Normal(w, 1), obs=x)
+            numpyro.sample("y", dist.Normal(w * x + first, 1), obs=y)
+
+    def factor(x: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.factor("y", w * x)
+
+    with pytest.raises(ValueError, match="bounds and levels"):
+        pair_scores(counts)
+    with pytest.raises(ValueError, match="another outcome is drawn from it"):
+        pair_scores(chain, facts)(Plan(placeholder, 10))
+    with pytest.raises(ValueError, match="factor"):
+        pair_scores(factor, facts)(Plan(placeholder, 10))
+    with pytest.raises(ValueError, match="does not declare"):
+        pair_scores(counts, tacit.Schema({"z": {"low": 0, "high": 1}}))(Plan(placeholder, 10))
+    with pytest.raises(ValueError, match="at least 7"):
+        pair_scores(counts, facts)(Plan(placeholder, 10, steps=6))
+    with pytest.raises(ValueError, match="not declared"):
+        pair_scores(counts, facts)(Plan(placeholder))
+    with pytest.raises(ValueError, match="draws at least one"):
+        pair_scores(counts, facts, simulations=0)
+    with pytest.raises(ValueError, match="several|has up to"):
+        pair_scores(counts, facts)(Plan(placeholder, 10, max_records=3))
