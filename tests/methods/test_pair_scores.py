@@ -109,7 +109,9 @@ def test_the_mean_at_the_truth_is_zero(family: str) -> None:
 
 def test_made_up_covariates_are_like_the_true_ones() -> None:
     """At a noise of a few counts: means, spreads and a correlation within a tenth, shares of levels within .03."""
-    facts = tacit.Schema({"x": {"low": -100, "high": 100}, "v": {"low": 0, "high": 50}, "g": {"levels": ["a", "b", "c"]}})
+    facts = tacit.Schema(
+        {"x": {"low": -100, "high": 100}, "v": {"low": 0, "high": 50}, "g": {"levels": ["a", "b", "c"]}}
+    )
     rng, size = np.random.default_rng(2), 20_000
     g = rng.choice(3, size, p=[0.5, 0.3, 0.2])
     z = rng.normal(size=(size, 2)) @ np.linalg.cholesky(np.array([[1, 0.6], [0.6, 1]])).T

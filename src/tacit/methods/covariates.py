@@ -3,7 +3,7 @@
     counts of bins between the declared bounds                  the bins with mass, and one more, are the new bounds
     counts of bins between these                                marginals F, projected to the simplex
     u_j = Phi^-1(F_j(x_j));  M = sum u u' / N                   twice, the second time in coordinates where M is about I
-    a made-up record:  z ~ N(0, R),  x_j = F_j^-1(Phi(z_j))     R from M less its noise's worst; M + noise for a posterior
+    a made-up record:  z ~ N(0, R),  x_j = F_j^-1(Phi(z_j))     R from M, for a posterior with noise like M's
 
 Levels, and whole numbers with few values, have a bin each; their scores are at the middle of the bin's mass, which
 weakens correlations by a known factor. Counts and products of a record have norm 1 at most. Everything after the wall
@@ -75,7 +75,7 @@ class Covariates:
             first, last = (0, len(column.levels) - 1) if column.levels is not None else (column.low, column.high)
             assert first is not None
             assert last is not None
-            of_its_own = column.kind != "real" and last - first < BINS or column.levels is not None
+            of_its_own = (column.kind != "real" and last - first < BINS) or column.levels is not None
             for _ in range(math.prod(column.shape)):
                 low.append(first - 0.5 * of_its_own)
                 high.append(last + 0.5 * of_its_own)
