@@ -90,6 +90,25 @@ class PairModel:
         self.whole, self.simulations = whole, simulations
         self.score = jax.grad(reading.log_density)
 
+    def begin(self, sums: PyTree, key: Key) -> PairsState:
+        """Return the first state: at the median of the prior."""
+        start, size, identity = self.reading.start, self.reading.size, jnp.eye(self.reading.size)
+        ones, none = jnp.ones(KEPT), jnp.zeros(KEPT)
+        coordinates, places = jnp.tile(identity, (KEPT, 1, 1)), jnp.zeros((KEPT, size))
+        state = PairsState(
+            jnp.int32(0),
+            sums,
+            self.covariates.start(),
+            start,
+            identity,
+            identity,
+            jnp.float32(1),
+            Rounds(places, coordinates, coordinates, ones, places, ones, none, none, none),
+            jnp.tile(start, (POSTERIORS, 1)),
+            jnp.tile(identity, (POSTERIORS, 1, 1)),
+        )
+        return state if self.covariates.number else self.coordinates(state, key, jnp.float32(1))
+
     def pair_score(self, state: PairsState, record: Record, record_key: Key) -> tuple[Array, Array]:
         """Return psi of one record, and the mean square of its parts; within the wall, by the record's own key."""
         shown = self.score(state.place, record, self.reading.outcomes(record))

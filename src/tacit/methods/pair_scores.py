@@ -30,7 +30,7 @@ import numpy as np
 
 from tacit.facts.schema import Schema
 from tacit.methods.covariates import Covariates
-from tacit.methods.pair_posterior import KEPT, POSTERIORS, SPREAD, PairModel, PairsState, Rounds
+from tacit.methods.pair_posterior import POSTERIORS, SPREAD, PairModel, PairsState
 from tacit.methods.running import records_of
 from tacit.models.formula import Formula
 from tacit.models.simulated import SimulatedModel
@@ -101,17 +101,7 @@ def _method(reading: SimulatedModel, schema: Schema, plan: Plan, simulations: in
     }
 
     def init(key: Key) -> PairsState:
-        table, identity = covariates.start(), jnp.eye(size)
-        rounds = Rounds(
-            *(jnp.zeros((KEPT, *shape)) for shape in ((size,), *[(size, size)] * 2, (), (size,), *[()] * 4))
-        )
-        rounds = rounds._replace(whitening=rounds.whitening + identity, inverse=rounds.inverse + identity)
-        rounds = rounds._replace(clip=rounds.clip + 1, score_std=rounds.score_std + 1)
-        modes, roots = jnp.tile(reading.start, (POSTERIORS, 1)), jnp.tile(identity, (POSTERIORS, 1, 1))
-        state = PairsState(
-            jnp.int32(0), nothing, table, reading.start, identity, identity, jnp.float32(1), rounds, modes, roots
-        )
-        return state if covariates.number else public.coordinates(state, key, jnp.float32(1))
+        return public.begin(nothing, key)
 
     def contribute(state: PairsState, record: Record, key: Key, record_key: Key) -> PyTree:
         def histogram() -> PyTree:
