@@ -183,8 +183,7 @@ class PairModel:
         way = modes[0] - state.place
         reached = jnp.linalg.norm(state.inverse.T @ way)
         place = state.place + way * jnp.minimum(1, TRUST / (reached + 1e-9))
-        moved = state._replace(place=place, modes=modes, roots=roots)
-        return self.coordinates(moved, key, std)
+        return state._replace(place=place, modes=modes, roots=roots)
 
     def pairs(self, latest: PairsState, one: Rounds, rows: PyTree, key: Key) -> Pairs:
         """Make up what a round released, in the coordinates of the latest."""

@@ -132,12 +132,10 @@ def _method(reading: SimulatedModel, schema: Schema, plan: Plan, simulations: in
             return state._replace(table=covariates.zoom(state.table, mean["histogram"], std))
 
         def fill() -> PairsState:
-            table = covariates.fill(state.table, mean["histogram"], std, whole)
-            return public.coordinates(state._replace(table=table), key, std)
+            return state._replace(table=covariates.fill(state.table, mean["histogram"], std, whole))
 
         def correlate(whiten: bool) -> PairsState:
-            table = covariates.correlate(state.table, mean["products"], std, whole, whiten)
-            return public.coordinates(state._replace(table=table), key, std)
+            return state._replace(table=covariates.correlate(state.table, mean["products"], std, whole, whiten))
 
         def move() -> PairsState:
             return public.move(state, mean, std, length, release.rate, state.step == steps - 1, key)
@@ -146,8 +144,12 @@ def _method(reading: SimulatedModel, schema: Schema, plan: Plan, simulations: in
         branches = (lambda: state, *tables, move)
         branch = jnp.where(ends[state.step], 1 + jnp.minimum(phase_of[state.step], len(tables)), 0)
         after = jax.lax.switch(branch, branches)
-        sums = jax.tree.map(lambda leaf: jnp.where(ends[state.step], 0, leaf), after.sums)
-        return after._replace(step=state.step + 1, sums=sums)
+        coming = std * jnp.sqrt(length / length_of[jnp.minimum(state.step + 1, steps - 1)])
+        return jax.lax.cond(
+            ends[state.step],
+            lambda: public.coordinates(after, key, coming)._replace(step=state.step + 1, sums=nothing),
+            lambda: after._replace(step=state.step + 1),
+        )
 
     def draw(state: PairsState, key: Key) -> dict[str, Array]:
         which, where = jax.random.split(key)

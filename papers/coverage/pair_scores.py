@@ -1,6 +1,6 @@
 """How often intervals of ``tacit.pair_scores`` hold the truth, on designs that are hard for other methods.
 
-    python papers/coverage/pairs.py [--quick] [--runs 10] [--designs plain,rare] [--epsilons 1]
+    python papers/coverage/pair_scores.py [--quick] [--runs 10] [--designs plain,rare] [--epsilons 1]
 
 5000 records, an intercept and eight columns between declared bounds of -3 and 3. "wide": bounds of -30 and 30. "heavy":
 Student's columns of 2.5 degrees. "strong": effects four times as large. "corr": pairwise correlations of .95. "offset":
@@ -125,10 +125,10 @@ def main() -> None:
         runs={"type": int, "default": 200, "help": "replicates of a cell"},
         designs={"default": ",".join(DESIGNS), "help": "designs, with commas"},
         epsilons={"default": "0.3,1,3", "help": "epsilons, with commas"},
-        resume={"action": "store_true", "help": "keep the cells of results/pairs.json with as many replicates"},
+        resume={"action": "store_true", "help": "keep the cells of results/pair_scores.json with as many replicates"},
     )
     runs, count = (2, 500) if chosen.quick else (chosen.runs, coverage.COUNT)
-    kept = chosen.out / "results" / "pairs.json"
+    kept = chosen.out / "results" / "pair_scores.json"
     cells: dict[str, Any] = json.loads(kept.read_text())["cells"] if chosen.resume and kept.exists() else {}
     designs, epsilons = (["plain"], [1.0]) if chosen.quick else (chosen.designs.split(","), chosen.epsilons.split(","))
     for epsilon in map(float, epsilons):
@@ -143,7 +143,7 @@ def report(out: Path, count: int, cells: dict[str, Any]) -> None:
     """Write the numbers and the table."""
     about = f"{count} records, {COLUMNS} columns and an intercept, δ = {coverage.DELTA:g}; priors Normal(0, 4)."
     table = study.table(HEADER, [[*name.split(", "), *row(found)] for name, found in cells.items()])
-    study.save(out, "pairs", "python papers/coverage/pairs.py", f"{about}\n\n{table}", {"cells": cells}, None)
+    study.save(out, "pair_scores", "python papers/coverage/pair_scores.py", f"{about}\n\n{table}", {"cells": cells}, None)
 
 
 if __name__ == "__main__":
