@@ -143,7 +143,8 @@ def report(out: Path, count: int, cells: dict[str, Any]) -> None:
     """Write the numbers and the table."""
     about = f"{count} records, {COLUMNS} columns and an intercept, δ = {coverage.DELTA:g}; priors Normal(0, 4)."
     table = study.table(HEADER, [[*name.split(", "), *row(found)] for name, found in cells.items()])
-    study.save(out, "pair_scores", "python papers/coverage/pair_scores.py", f"{about}\n\n{table}", {"cells": cells}, None)
+    command = "python papers/coverage/pair_scores.py"
+    study.save(out, "pair_scores", command, f"{about}\n\n{table}", {"cells": cells}, None)
 
 
 if __name__ == "__main__":
