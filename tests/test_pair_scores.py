@@ -152,9 +152,7 @@ def test_the_posterior_finds_where_the_release_comes_from() -> None:
 
 def test_made_up_covariates_are_like_the_true_ones() -> None:
     """At a noise of a few counts: means, spreads and a correlation within a tenth, shares of levels within .03."""
-    facts = tacit.Schema(
-        {"x": {"low": -100, "high": 100}, "v": {"low": 0, "high": 50}, "g": {"levels": ["a", "b", "c"]}}
-    )
+    facts = tacit.Schema({"x": {"low": -40, "high": 40}, "v": {"low": 0, "high": 50}, "g": {"levels": ["a", "b", "c"]}})
     rng, size = np.random.default_rng(2), 20_000
     g = rng.choice(3, size, p=[0.5, 0.3, 0.2])
     z = rng.normal(size=(size, 2)) @ np.linalg.cholesky(np.array([[1, 0.6], [0.6, 1]])).T
@@ -169,9 +167,9 @@ def test_made_up_covariates_are_like_the_true_ones() -> None:
 
     table = covariates.zoom(table, summed(covariates.histogram, table), std)
     assert float(table.high[0] - table.low[0]) < 45
-    table = covariates.fill(table, summed(covariates.histogram, table), std, size)
-    table = covariates.correlate(table, summed(covariates.products, table), std, size, True)
-    table = covariates.correlate(table, summed(covariates.products, table), std, size, False)
+    table = covariates.fill(table, summed(covariates.histogram, table), std, float(size))
+    table = covariates.correlate(table, summed(covariates.products, table), std, float(size), True)
+    table = covariates.correlate(table, summed(covariates.products, table), std, float(size), False)
     drawn = {name: np.asarray(column) for name, column in covariates.draw(table, KEY, size, jnp.float32(0)).items()}
     for name in ("x", "v"):
         assert abs(drawn[name].mean() - true[name].mean()) < 0.1 * true[name].std()

@@ -1,6 +1,6 @@
 """A private model of the columns that a model conditions on: marginals in two zooms, and a normal copula.
 
-    counts of bins between the declared bounds                  the bins with mass, and one more, are the new bounds
+    counts of bins between the declared bounds                  the new bounds are around those with mass
     counts of bins between these                                marginals F, projected to the simplex
     u_j = Phi^-1(F_j(x_j));  M = sum u u' / N                   twice, the second time in coordinates where M is about I
     a made-up record:  z ~ N(0, R),  x_j = F_j^-1(Phi(z_j))     R from M, for a posterior with noise like M's
@@ -26,8 +26,9 @@ from tacit.types import Array, Key, PyTree, Record
 
 BINS = 20
 """Numbers are cut into so many bins."""
-CERTAIN = 3.0
-"""In the first zoom, a bin holds something if its count is so many standard deviations of the noise above zero."""
+CERTAIN, BESIDE = 3.0, 0.3
+"""In the first zoom, a bin holds something if its count is so many standard deviations of the noise above zero; noise
+hides the tails, so that part of the width is kept beside what is certain, and one bin at least."""
 FURTHEST, REACH = 2.9, 1.3
 """The largest normal score; the largest squared norm of a record's scores, in units of their number."""
 GRID = 199
@@ -126,10 +127,11 @@ class Covariates:
         counts, std = released * math.sqrt(self.number), std * math.sqrt(self.number)
         certain = jnp.where((counts > CERTAIN * std) & self._inside, counts, 0) + 1e-6 * self._inside
         cumulative = _cumulative(certain)
-        first = jnp.sum(cumulative[:, 1:] <= 0.001, 1) - 1
-        last = jnp.sum(cumulative[:, 1:] < 0.999, 1) + 2
+        first = jnp.sum(cumulative[:, 1:] <= 0.001, 1)
+        last = jnp.sum(cumulative[:, 1:] < 0.999, 1) + 1
+        beside = jnp.maximum(1, jnp.ceil(BESIDE * (last - first)))
         width = (table.high - table.low) / self._bins
-        narrow = (jnp.maximum(first, 0), jnp.minimum(last, self._bins))
+        narrow = (jnp.maximum(first - beside, 0), jnp.minimum(last + beside, self._bins))
         return table._replace(
             low=jnp.where(self._apart, table.low, table.low + narrow[0] * width),
             high=jnp.where(self._apart, table.high, table.low + narrow[1] * width),
