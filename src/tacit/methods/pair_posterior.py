@@ -229,7 +229,7 @@ class PairModel:
         whiten = _inverse_root(covariance)
         residuals = self._residuals(state, made, weight)
 
-        def evaluated(delta: Array) -> tuple[Array, Array, Array, Array, Array]:
+        def evaluated(delta: Array) -> tuple[Array, Array, Array]:
             """Return the log posterior, its slope, and the curvature by Gauss and Newton."""
             mean, jacobian = residuals(delta)
             left, along = whiten @ (released - mean), whiten @ jacobian
