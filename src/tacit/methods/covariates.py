@@ -1,7 +1,7 @@
 """A private model of the columns that a model conditions on: marginals in two zooms, and a normal copula.
 
     counts of bins between the declared bounds                  the new bounds are around those with mass
-    counts of bins between these                                marginals F, projected to the simplex
+    counts of bins between these                                marginals F, on the simplex, without stray tails
     u_j = Phi^-1(F_j(x_j));  M = sum u u' / N                   twice, the second time in coordinates where M is about I
     a made-up record:  z ~ N(0, R),  x_j = F_j^-1(Phi(z_j))     R from M, for a posterior with noise like M's
 
@@ -125,10 +125,7 @@ class Covariates:
     def zoom(self, table: Table, released: Array, std: Array) -> Table:
         """Take the released counts of declared bounds, and narrow the bounds of numbers to where there is something."""
         counts, std = released * math.sqrt(self.number), std * math.sqrt(self.number)
-        certain = jnp.where((counts > CERTAIN * std) & self._inside, counts, 0) + 1e-6 * self._inside
-        cumulative = _cumulative(certain)
-        first = jnp.sum(cumulative[:, 1:] <= 0.001, 1)
-        last = jnp.sum(cumulative[:, 1:] < 0.999, 1) + 1
+        first, last = self._certain(counts, std)
         beside = jnp.maximum(1, jnp.ceil(BESIDE * (last - first)))
         width = (table.high - table.low) / self._bins
         narrow = (jnp.maximum(first - beside, 0), jnp.minimum(last + beside, self._bins))
@@ -144,8 +141,18 @@ class Covariates:
         counts, variance = released * math.sqrt(self.number), jnp.square(std) * self.number
         both = (counts * table.variance + table.counts * variance) / (table.variance + variance + 1e-20)
         counts = jnp.where(self._apart[:, None], both, counts)
-        counts = jax.vmap(_on_simplex, (0, 0, None))(counts, jnp.asarray(self._inside), size)
-        return table._replace(counts=counts, cumulative=_cumulative(counts + 1e-6 * size * self._inside))
+        first, last = self._certain(counts, jnp.sqrt(variance))
+        place = jnp.arange(self.most)
+        near = (place >= first[:, None] - 1) & (place <= last[:, None])
+        inside = self._inside & (near | self._apart[:, None])
+        counts = jax.vmap(_on_simplex, (0, 0, None))(counts, inside, size)
+        return table._replace(counts=counts, cumulative=_cumulative(counts + 1e-6 * size * inside))
+
+    def _certain(self, counts: Array, std: Array) -> tuple[Array, Array]:
+        """Return the first bin that holds something for certain, and the one after the last; all bins if none does."""
+        certain = jnp.where((counts > CERTAIN * std) & self._inside, counts, 0) + 1e-6 * self._inside
+        cumulative = _cumulative(certain)
+        return jnp.sum(cumulative[:, 1:] <= 0.001, 1), jnp.sum(cumulative[:, 1:] < 0.999, 1) + 1
 
     def scores(self, table: Table, values: Array) -> Array:
         """Return the normal scores of a vector of columns."""

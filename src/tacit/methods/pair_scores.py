@@ -39,7 +39,7 @@ from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record, Rel
 
 STEPS, LEAST = 40, 7
 """Releases by default, and at least."""
-ZOOM, FILL, PRODUCTS = 0.025, 0.035, (0.05, 0.1)
+ZOOM, FILL, PRODUCTS = 0.025, 0.05, (0.05, 0.1)
 """Shares of the steps for the counts of declared bounds, for those of narrower ones, and for two rounds of products."""
 ROUNDS, GROWTH = 12, 1.5
 """Rounds at most, and how their lengths grow."""
