@@ -29,9 +29,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.facts.schema import Schema
+from tacit.methods.arguments import records_of
 from tacit.methods.covariates import Covariates
 from tacit.methods.pair_posterior import POSTERIORS, SPREAD, PairModel, PairsState
-from tacit.methods.running import records_of
 from tacit.models.formula import Formula
 from tacit.models.simulated import SimulatedModel
 from tacit.models.traced import Function
