@@ -33,7 +33,7 @@ class Mutant(NamedTuple):
 
 NEIGHBOURS, EVERY, FIT = "tests/privacy/test_neighbours.py", "tests/test_every_method.py", "tests/test_fit.py"
 LEDGER, ANCHORS, FAULTS = "tests/test_ledger.py", "tests/test_anchors.py", "tests/test_faults.py"
-CERTIFICATE = "tests/test_certificate.py"
+CERTIFICATE, PAIRS = "tests/test_certificate.py", "tests/test_pair_scores.py"
 WALL = "engine/runner.py"
 BORDER, ACCOUNTING = "tests/privacy/test_border.py", "tests/test_accounting.py"
 
@@ -218,6 +218,42 @@ MUTANTS = [
         "            keys = random.fold_in(secret, 2 * steps)\n",
         "            keys = random.fold_in(secret, 0 * steps)\n",
         (f"{NEIGHBOURS}::test_no_records_at_all_still_give_noise",),
+    ),
+    Mutant(
+        "pair scores without their clip",
+        "methods/pair_posterior.py",
+        "    return vectors * jnp.minimum(1, clip / norms), ",
+        "    return vectors, ",
+        (f"{PAIRS}::test_no_record_is_longer_than_the_clip[gaussian]",),
+    ),
+    Mutant(
+        "a pair that is not exchangeable: the shown score is clipped alone",
+        "methods/pair_posterior.py",
+        "            return _clipped(state.whitening @ (shown - drawn), state.clip)\n",
+        "            alone, square = _clipped(state.whitening @ shown, state.clip)\n"
+        "            return alone - state.whitening @ drawn, square\n",
+        (f"{PAIRS}::test_the_mean_at_the_truth_is_zero[gaussian]",),
+    ),
+    Mutant(
+        "outcomes of a pair drawn at another place",
+        "methods/pair_posterior.py",
+        "self.reading.simulated(state.place, record, key))\n",
+        "self.reading.simulated(1.3 * state.place, record, key))\n",
+        (f"{PAIRS}::test_the_mean_at_the_truth_is_zero[gaussian]",),
+    ),
+    Mutant(
+        "outcomes of a pair drawn by the public key, the same for all records",
+        "methods/pair_scores.py",
+        "public.pair_score(state, record, record_key)",
+        "public.pair_score(state, record, key)",
+        (f"{PAIRS}::test_records_draw_by_their_own_keys",),
+    ),
+    Mutant(
+        "a mean of the release without importance weights",
+        "methods/pair_posterior.py",
+        "one.psi, ratio - 1)",
+        "one.psi, jnp.ones_like(ratio) - 1)",
+        (f"{PAIRS}::test_the_posterior_finds_where_the_release_comes_from",),
     ),
     Mutant(
         "the prior's gradient in every contribution, and in the update",
@@ -835,8 +871,8 @@ MUTANTS = [
     Mutant(
         "what has no rule counts as apart",
         "engine/rules.py",
-        '    """Prove nothing."""\n    return [MIXED] * len(equation.outvars)\n',
-        '    """Prove nothing."""\n    return [join_all(inputs)] * len(equation.outvars)\n',
+        "    return [MIXED] * len(equation.outvars)\n",
+        "    return [join_all(inputs)] * len(equation.outvars)\n",
         ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
     Mutant(
@@ -958,6 +994,14 @@ MUTANTS = [
     *(
         Mutant(f"the tag leaves out {what}", WALL, old, new, (f"{BORDER}::{test}",))
         for what, old, new, test in LEFT_OUT
+    ),
+    Mutant(
+        "a fingerprint of a program that is not the one that runs",
+        "engine/step.py",
+        "            # Compiled anew: a fingerprint is of the program that runs.\n"
+        "            self.made_up = MadeUp(self.contributions, sizes, data._stand_in)\n",
+        "",
+        (f"{BORDER}::test_a_fingerprint_is_of_the_program_that_runs",),
     ),
     Mutant(
         "the tag leaves out the shapes and types of records",

@@ -17,10 +17,10 @@ SOURCE = Path(tacit.__file__).parent
 FILES = sorted(file.relative_to(SOURCE).as_posix() for file in SOURCE.rglob("*.py") if file.name != "_moved.py")
 VERBS = frozenset(
     (  # noqa: SIM905
-        "Add Announce Append Apply Ask Attack Audit Begin Bound Broadcast Build Calibrate Call Certify Change "
+        "Add Announce Append Apply Ask Attack Audit Average Begin Bound Broadcast Build Calibrate Call Certify Change "
         "Charge Check Choose Clip Cluster Combine Commit Compare Compose Compute Continue Convert Copy Create Cut "
         "Decide Deprecate Describe Draw Encode Estimate Evaluate Exit Explain Express Fill Find Fit Flush Follow "
-        "Forget Form Format Hash Import Index Invert Join Keep List Load Lock Lower Make Map Mark Merge Mix Move "
+        "Forget Form Format Hash Import Index Invert Issue Join Keep List Load Lock Lower Make Map Mark Merge Mix Move "
         "Multiply Name Normalize Note Open Order Plot Predict Prefetch Prepare Print Put Raise Read Rearrange "
         "Recompute Record Reduce Refuse Regress Rehearse Release Remove Repair Replace Report Request Require "
         "Restore Resume Return Round Run Sample Save Scale Seal Select Serve Set Shorten Show Shuffle Sign Simulate "
@@ -104,5 +104,5 @@ def is_property(function: ast.FunctionDef) -> bool:
 def test_summaries_begin_with_a_verb(file: str) -> None:
     tree = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
     assert not [
-        name for name, docstring in functions(tree) if (docstring or "none").split()[0].rstrip(",") not in VERBS
+        name for name, docstring in functions(tree) if (docstring or "none").split()[0].rstrip(",:") not in VERBS
     ]

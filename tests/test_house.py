@@ -41,13 +41,16 @@ def too_long(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def code_lines(file: Path) -> list[tuple[int, str]]:
-    """Return the lines of a file that count: no blanks, comments, imports, lone punctuation or examples."""
+    """Return the lines of a file that count: no blanks, comments, imports or lone punctuation.
+
+    Nor the code of a docstring's example, which must run by itself.
+    """
     lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
     kept = ((number, " ".join(line.split())) for number, line in lines)
     return [
         (number, line)
         for number, line in kept
-        if any(letter.isalnum() for letter in line) and not line.startswith(("#", "import ", "from ", ">>>", "..."))
+        if any(letter.isalnum() for letter in line) and not line.startswith(("#", "import ", "from ", ">>>", "... "))
     ]
 
 

@@ -17,18 +17,24 @@ METHODS_MAY_IMPORT = {
         "tacit.models.guided",
         "tacit.models.refusals",
         "tacit.models.traced",
+        *("tacit.models.formula", "tacit.models.simulated"),
         *("tacit.facts.column", "tacit.facts.schema"),  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
         *(
             f"tacit.methods.{name}"
             for name in [
                 "arguments",
+                "covariates",
                 "curvature",
+                "cuts",
                 "document_topics",
                 "families",
                 "gaussians",
+                "hamiltonian",
                 "likelihoods",
+                "marginal_tables",
                 "networks",
+                "pair_posterior",
                 "polya_gamma",
                 "rectifiers",
                 "regressors",

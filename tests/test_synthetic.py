@@ -12,7 +12,9 @@ from scipy import stats
 
 import tacit
 from tacit import accounting
-from tacit.methods import marginals as module
+from tacit.methods import marginal_tables as module
+from tacit.methods.cuts import cut
+from tacit.methods.marginals import CELLS
 from tacit.run import pairs
 
 KEY = jax.random.key(0)
@@ -44,7 +46,7 @@ def test_pairs_that_depend_are_chosen_and_the_look_is_charged() -> None:
     assert few.queries == [("a", "b")]
     # With room for tables of one pair only, nothing is chosen that would need more.
     narrow = tacit.run.pairs.choose_pairs(data, BUDGET, cells=9, simulate=1)
-    assert module.elimination(module.maximal(narrow.queries, module.cut(SCHEMA)), dict.fromkeys("abcd", 3))[1] == 9
+    assert module.elimination(module.maximal(narrow.queries, cut(SCHEMA)), dict.fromkeys("abcd", 3))[1] == 9
 
 
 def test_noise_alone_is_not_taken_for_dependence() -> None:
@@ -170,4 +172,4 @@ def test_pairs_need_a_schema_with_columns_to_pair() -> None:
     with pytest.raises(ValueError, match="Keep fewer"):
         tacit.run.pairs.choose_pairs(data, BUDGET, keep=[("a", "b", "c")], cells=9)
     assert not data.ledger.charges
-    assert pairs.CELLS <= module.CELLS
+    assert pairs.CELLS <= CELLS

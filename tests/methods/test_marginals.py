@@ -12,7 +12,8 @@ import pytest
 from scipy import stats
 
 import tacit
-from tacit.methods import marginals as module
+from tacit.methods import marginal_tables as module
+from tacit.methods.cuts import cut
 from tacit.types import Plan, Release
 
 KEY = jax.random.key(0)
@@ -26,10 +27,10 @@ pytestmark = pytest.mark.slow
 
 
 def parts(queries: Any = QUERIES) -> tuple[Any, Any, Any]:
-    columns = module.cut(SCHEMA, BINS)
+    columns = cut(SCHEMA, BINS)
     sizes = {name: column.size for name, column in columns.items()}
     asked = module.maximal(queries, columns)
-    return module._Layout.of(asked, sizes), module.elimination(asked, sizes), sizes
+    return module.Layout.of(asked, sizes), module.elimination(asked, sizes), sizes
 
 
 def joint(layout: Any, theta: Any, sizes: dict[str, int]) -> np.ndarray:
@@ -46,7 +47,7 @@ def joint(layout: Any, theta: Any, sizes: dict[str, int]) -> np.ndarray:
 def test_elimination_sums_over_all_kinds_of_records(queries: Any) -> None:
     layout, (order, _), sizes = parts(queries)
     theta = jax.random.normal(KEY, layout.orders.shape)
-    log_normaliser = lambda theta: module._eliminate(layout.potentials(theta), order)[0]  # noqa: E731
+    log_normaliser = lambda theta: module.eliminate(layout.potentials(theta), order)[0]  # noqa: E731
     whole = joint(layout, theta, sizes)
     value, mean = jax.jit(jax.value_and_grad(log_normaliser))(theta)
     assert float(value) == pytest.approx(float(jax.scipy.special.logsumexp(jnp.asarray(whole))), abs=1e-4)
@@ -97,7 +98,7 @@ def test_the_posterior_covers() -> None:
     schema = tacit.Schema({name: {"levels": [0, 1, 2] if name == "b" else [0, 1]} for name in "abc"})
     method = tacit.marginals(schema, prior_std=1.0)(Plan(schema.placeholder()))
     sizes = {"a": 2, "b": 3, "c": 2}
-    layout = module._Layout.of(module.maximal(itertools.combinations("abc", 2), module.cut(schema)), sizes)
+    layout = module.Layout.of(module.maximal(itertools.combinations("abc", 2), cut(schema)), sizes)
     runs, number, noise = 40, 500, 12.0
     prior = 1.0 * 2.0 ** -(layout.orders - 1.0)
 
@@ -155,7 +156,7 @@ def test_numbers_are_cut_by_public_edges_and_come_back_whole() -> None:
     schema = tacit.Schema(
         {"age": {"low": 17, "high": 90, "kind": "integer"}, "n": {"low": 0, "high": 2, "kind": "integer"}}
     )
-    cuts = module.cut(schema, {"age": [30, 40]})
+    cuts = cut(schema, {"age": [30, 40]})
     assert [int(code) for code in cuts["age"].code(jnp.array([17, 29, 30, 39, 40, 90]))] == [0, 0, 1, 1, 2, 2]
     assert cuts["n"].size == 3
     for name, codes in (("age", 3), ("n", 3)):
@@ -184,7 +185,7 @@ def test_errors_say_what_to_write(queries: Any, bins: Any, message: str) -> None
 
 def test_levels_of_several_types_come_back_as_they_are() -> None:
     schema = tacit.Schema({"a": {"levels": ["one", 2]}, "b": {"levels": [1]}})
-    assert module.cut(schema)["a"].decoded(np.array([0, 1]), KEY).tolist() == ["one", 2]
+    assert cut(schema)["a"].decoded(np.array([0, 1]), KEY).tolist() == ["one", 2]
     with pytest.raises(ValueError, match="colon"):
         tacit.marginals(tacit.Schema({"a:b": {"levels": [0, 1]}}))
 

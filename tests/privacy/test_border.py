@@ -458,6 +458,16 @@ def test_a_contribution_that_depends_on_its_place_is_found() -> None:
     )._step.contributions.slot_invariant
 
 
+def test_a_fingerprint_is_of_the_program_that_runs() -> None:
+    """Where places matter records are taken one at a time, and so are the made-up ones."""
+    method = weighted(np.ones(3))
+    runner = opened(method._replace(contribute=lambda state, x, key: placed(x, state[0] >= 0)))
+    plain = opened(method._replace(contribute=lambda state, x, key: x))
+    start = jax.tree.map(jnp.asarray, method.init(KEY))
+    found = [one._step.made_up.fingerprint(start, KEY, False)[0] for one in (runner, plain)]
+    assert found[0] == found[1]
+
+
 def test_a_contribution_that_depends_on_its_place_later_releases_nothing() -> None:
     method = weighted(np.ones(3))._replace(contribute=lambda state, x, key: placed(x, state[0] >= 2))
     runner = opened(method)

@@ -48,7 +48,7 @@ class Blocks:
         """The lengths of the blocks."""
 
     def kinds(self, blocks: list[Any]) -> tuple[Any, list[Any], list[Any]]:
-        """Part a list with an entry for each block by what those are of: plain leaves, outer products, tables."""
+        """Split a list with an entry for each block by what those are of: plain leaves, outer products, tables."""
         end = len(blocks) - self.tables
         return blocks[0], blocks[1:end], blocks[end:]
 

@@ -13,7 +13,7 @@ from tacit import system
 from tacit.engine.files import BLOCK, Stored, opened
 from tacit.facts.files import import_arrow, none_on_error
 from tacit.facts.schema import Schema
-from tacit.ledger.file import partial_of, remove_partial
+from tacit.system import partial_of, remove_partial
 from tacit.wall.data import PrivateData, _columns, _with_schema
 
 MAPPED = 1 << 30
@@ -52,7 +52,7 @@ def write_columns(source: Any, schema: Schema, folder: str | os.PathLike[str]) -
     if schema.max_records > 1:
         raise ValueError(
             f"The schema says that a {schema.unit} may have {schema.max_records} records. Records on disk are not "
-            "grouped; give one record for each unit, or use read_parquet, which holds them in memory."
+            "grouped; pass one record for each unit, or use read_parquet, which holds them in memory."
         )
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

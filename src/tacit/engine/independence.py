@@ -25,7 +25,7 @@ TRUSTED = frozenset(
 
 
 def apart(closed: Any, kinds: Sequence[Kind], records: int) -> bool:
-    """Whether row i of every result of a traced program depends on record i, and on no other.
+    """Return whether row i of every result of a traced program depends on record i, and on no other.
 
     Privacy: public; looks at the program only.
 

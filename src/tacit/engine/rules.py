@@ -75,7 +75,7 @@ Rule = Callable[[Any, list[Kind], int], Sequence[Kind]]
 
 
 def unknown(equation: Any, inputs: list[Kind], records: int) -> Sequence[Kind]:
-    """Prove nothing."""
+    """Return what is known: nothing."""
     return [MIXED] * len(equation.outvars)
 
 

@@ -38,7 +38,7 @@ from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
 from tacit.wall.precision import single_precision
 from tacit.wall.storage import Memory, Storage, storage_of
-from tacit.wall.units import Unit, together
+from tacit.wall.units import Unit, sum_over_unit
 
 LONG_SEGMENT = 100
 """Chunks of records in a segment from which on noise is tied to the program anew in each: that takes a chunk or so."""
@@ -55,7 +55,7 @@ class Runner:
     """A method, a recipe and sealed records, compiled into one program that takes private steps.
 
     Privacy: reads records, in ``advance``; before it, for a keyed hash, and for checks of tacit's own whose refusal is
-    noted on the ledger. Everything else is checked and compiled before the first look.
+    noted on the ledger. Everything else is checked and compiled before any record is read.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Runner:
         key, secret, ledgers = random.normalised(facts["key"]), facts["secret"], facts["ledgers"]
         method = with_own_checks(method)
         # Here alone methods meet data: what is written for one record is summed over those of a unit.
-        method = together(method) if isinstance(data._stand_in, Unit) else method
+        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(lambda key: arrays(method.init(key)), key)
         refuse_leaks(method, data, state, key)
         refuse_unfit(method, data, ledgers)

@@ -139,7 +139,7 @@ def _chunk(layout: Layout, radius: int, expected: float) -> int:
 
 @functools.cache
 def is_known(option: str, value: bool) -> bool:
-    """Whether the compiler of this JAX knows an option: there is no list to look it up in."""
+    """Return whether the compiler of this JAX knows an option: there is no list to look it up in."""
     if jax.default_backend() != "cpu":
         return False
     try:

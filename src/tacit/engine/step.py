@@ -48,6 +48,8 @@ class Step:
         alike, same = self.made_up.slots_are_alike(start, jax.random.key(1) if key is None else key)
         if not alike:
             self.contributions.one_at_a_time()
+            # Compiled anew: a fingerprint is of the program that runs.
+            self.made_up = MadeUp(self.contributions, sizes, data._stand_in)
         self.sizes = sizes if same else replace(sizes, tail=0)
         # The sums of several shards are added up: there one limb need not hold them.
         narrow = factoring is not None and factoring.narrow and data.shards is None
@@ -65,7 +67,7 @@ class Step:
         return self.blocks.release(totals, self.unit, self.mechanism.rate, self.shares)
 
     def finish(self, state: State, totals: list[lattice.Sum], key: Key) -> State:
-        """Hand a noisy sum to the method."""
+        """Update the state by a noisy sum."""
         return arrays(self.method.update(state, self.release(totals), key))
 
 

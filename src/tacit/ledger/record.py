@@ -29,7 +29,7 @@ UNTIED = (
     "run’s numbers it cannot show."
 )
 MOST_TEXT = 4 << 20
-"""A longer file is not read: no run has so many looks."""
+"""A longer file is not read: no run has so many charges."""
 SIMULATION = "SIMULATION — the secret randomness was fixed; this protects nobody"
 
 
@@ -111,7 +111,7 @@ class Record:
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """The looks of this run."""
+        """The charges of this run."""
         return tuple(charge for line in self.lines if (charge := line.charge) is not None)
 
     @property

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from tacit.methods import sigmoid_layer as layer
 from tacit.methods.arguments import deviation
-from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start
 from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
@@ -96,8 +96,8 @@ def belief_net(
             "belief_net(units=50)."
         )
     prior_variance = deviation(prior_std, "variance", variance, 0.5) ** 2
-    pace = slowing() if pace is None else pace
-    stride = (lambda step: 0.3 * slowing(20.0, 0.6)(step)) if stride is None else stride
+    pace = polynomial_decay() if pace is None else pace
+    stride = (lambda step: 0.3 * polynomial_decay(20.0, 0.6)(step)) if stride is None else stride
 
     def build(plan: Plan) -> Method:
         pixels = layer.only_array(plan.placeholder).size

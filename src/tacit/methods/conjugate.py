@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from tacit.methods.families._family import Family, FamilyFor
-from tacit.methods.running import Pace, Running, blend, evenly, inner, normals, start
+from tacit.methods.running import Pace, Running, blend, inner, normals, start, uniform_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 ROUNDS = 50
@@ -81,7 +81,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
 
     def build(plan: Plan) -> Method:
         model = family if isinstance(family, Family) else family(plan.placeholder)
-        rho = pace or (halfway if model.latent else evenly)
+        rho = pace or (halfway if model.latent else uniform_average)
 
         def believe(running: Running) -> ConjugateState:
             statistics = model.repair(running.statistics, running.noise_std)

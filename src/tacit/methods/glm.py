@@ -18,8 +18,8 @@ For H a record weighs less sooner than for g, since a matrix takes more noise. W
 is released falls short by half, much alike in all directions; so the trace, one number that can reach further, is
 released too, and H is raised to it, less what noise may have added.
 
-S is known, and so the posterior counts the noise of g. H is not: where noise hides it, a posterior with the best guess
-believes in information that is not there. So each draw has a curvature of its own, with eigenvalues from normal
+S is known, and so the posterior accounts for the noise of g. H is not: where noise hides it, a posterior with the best
+guess believes in information that is not there. So each draw has a curvature of its own, with eigenvalues from normal
 distributions cut at 0. H is expected to be a M + b (Mu)(Mu)', as for normal x (Stein), up to the noise in M and to what
 the releases show beyond it. M itself is drawn towards its diagonal as far as noise explains the rest.
 

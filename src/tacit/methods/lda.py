@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from tacit.methods.document_topics import TINY, lines_of, swept, tables
-from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start
 from tacit.methods.word_counts import MARGIN, repaired
 from tacit.types import Array, Key, Method, MethodFor, Plan, Record, Release, SparseRows, Suggestions
 
@@ -103,7 +103,7 @@ def lda(
     for name, value in (("alpha", alpha), ("eta", eta)):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} is {value}; a concentration is positive. Write {name}={1 / topics:g}.")
-    rho = slowing() if pace is None else pace
+    rho = polynomial_decay() if pace is None else pace
 
     def init(key: Key) -> LDAState:
         words, jitter = jax.random.split(key)

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from tacit.methods.arguments import check_positive
 from tacit.methods.polya_gamma import Outcome, polya_gamma_mean
-from tacit.methods.running import Pace, Running, blend, evenly, slowing, start
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start, uniform_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release
 
 AGREE = 50
@@ -92,7 +92,7 @@ def logistic(
     """
     check_positive(bound=bound, prior=min(prior))
     shape, rate = prior
-    pace, outcome = pace or slowing(), Outcome.of(likelihood, most, dispersion)
+    pace, outcome = pace or polynomial_decay(), Outcome.of(likelihood, most, dispersion)
 
     def build(plan: Plan) -> Method:
         size = outcome.columns(plan.placeholder)
@@ -109,7 +109,7 @@ def logistic(
             return {"score": kappa * x, "curvature": jnp.outer(trials * polya_gamma_mean(square) * x, x)}
 
         def update(state: LogisticState, release: Release, key: Key) -> LogisticState:
-            score = blend(state.score, release.part("score"), evenly)
+            score = blend(state.score, release.part("score"), uniform_average)
             curvature = blend(state.curvature, release.part("curvature"), pace)
             values, vectors = jnp.linalg.eigh((curvature.statistics + curvature.statistics.T) / 2)
             # The mirrored noise has eigenvalues between -2 and 2 times this.

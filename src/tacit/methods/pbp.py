@@ -36,7 +36,7 @@ from jax.scipy.stats import norm
 from tacit.methods.arguments import columns_of, moved, records_of
 from tacit.methods.gaussians import Moments, Natural, drawn, floored, isotropic, moments, plus
 from tacit.methods.rectifiers import derivatives, output, through, usual_precisions
-from tacit.methods.running import Pace, Running, blend, block_weights, slowing, start
+from tacit.methods.running import Pace, Running, blend, block_weights, polynomial_decay, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
@@ -122,7 +122,7 @@ def pbp(
     >>> posterior.draws["w0"].shape
     (1000, 4, 3)
     """
-    share = pace or (lambda step: 0.04 * slowing(1000.0, 1.0)(step))
+    share = pace or (lambda step: 0.04 * polynomial_decay(1000.0, 1.0)(step))
     _check(hidden, noise, head, spread)
     moved(size)
 

@@ -58,12 +58,12 @@ def blend(running: Running, release: Release, pace: Pace) -> Running:
     return Running(mixed, noise_std, running.step + 1)
 
 
-def evenly(step: Array) -> Array:
+def uniform_average(step: Array) -> Array:
     """Return every release the same weight: for statistics that do not change between steps."""
     return 1 / (step + 1)
 
 
-def slowing(delay: float = 1.0, power: float = 0.7) -> Pace:
+def polynomial_decay(delay: float = 1.0, power: float = 0.7) -> Pace:
     """Return the pace ``(1 + step / delay) ** -power``: 1 at first, then ever slower."""
     return lambda step: (1 + step / delay) ** -power
 

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 
 from tacit.methods.arguments import check_choice, check_positive, columns_of, deviation, moved, records_of
 from tacit.methods.gaussians import Moments, Natural, bent, drawn, floored, isotropic, moments, plus
-from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, Record, Release
 
@@ -106,7 +106,7 @@ def sep(
     check_choice(("floor", "retraction"), repair=repair)
     precision = deviation(prior_std, "prior", prior, -0.5) ** -2
     moved(size)
-    share = pace or site.pace or slowing()
+    share = pace or site.pace or polynomial_decay()
 
     def build(plan: Plan) -> Method:
         number = records_of(plan, "sep", size)

@@ -13,7 +13,7 @@ of a subset.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from tacit.methods.networks import MASK, Network, Weights, score
 from tacit.methods.running import tail_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
-Optimizer = optax.GradientTransformation
+Optimizer: TypeAlias = optax.GradientTransformation
 
 
 class SGDState(NamedTuple):

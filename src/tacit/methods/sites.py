@@ -19,7 +19,7 @@ from jax.scipy.stats import norm
 
 from tacit.methods.arguments import check_positive
 from tacit.methods.gaussians import TINY, Moments, Natural, matrix_site, scalar_site
-from tacit.methods.running import Pace, block_weights, evenly, slowing
+from tacit.methods.running import Pace, block_weights, polynomial_decay, uniform_average
 from tacit.types import Array, Key, PyTree, Record, Requirement, Suggestions
 
 NODES = 64
@@ -186,7 +186,7 @@ def gaussian(noise: float, alpha: float = 1.0) -> Site:
         return {"mean": f, "y": f + math.sqrt(noise) * jax.random.normal(key, f.shape)}
 
     # The sites are the same at every cavity.
-    return Site(log_z, predict=predict, alpha=alpha, usual=_along(1 / noise, 1 / noise), pace=evenly)
+    return Site(log_z, predict=predict, alpha=alpha, usual=_along(1 / noise, 1 / noise), pace=uniform_average)
 
 
 def probit(alpha: float = 1.0) -> Site:
@@ -362,7 +362,7 @@ def mixture(components: int, noise: float, shares: Sequence[float] | None = None
         centre=centre,
         predict=predict,
         usual=lambda bound, columns: (bound / noise, math.sqrt(columns) / noise),
-        pace=lambda step: 0.3 * slowing(50.0)(step),  # at full steps components fall together
+        pace=lambda step: 0.3 * polynomial_decay(50.0)(step),  # at full steps components fall together
         steps=100,
     )
 

@@ -85,7 +85,7 @@ class Draws:
         Parameters
         ----------
         unvalidated
-            Whether to give the quantiles as ``low`` and ``high`` even where nobody measured how often these hold the
+            Whether to return the quantiles as ``low`` and ``high`` even where nobody measured how often these hold the
             truth under privacy noise.
 
         Returns

@@ -462,7 +462,7 @@ def _from_certificate(
         one.title: "\n".join(html_block(block) for block in one.blocks) for one in certificate.sections(explanation)
     }
     charges = blocks["All runs together"] + ("" if ledger is None else _runs(ledger, certificate.delta))
-    charges += f'<h3>The accesses of this run</h3><div class="scroll">{blocks["All looks at the data"]}</div>'
+    charges += f'<h3>The charges of this run</h3><div class="scroll">{blocks["All accesses to the data"]}</div>'
     return [
         ("limits", "What is not protected", blocks["What is not protected"]),
         ("recipe", "The recipe", blocks["The recipe"]),

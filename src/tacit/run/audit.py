@@ -135,7 +135,7 @@ def audit(
     if mechanism.adjacency != "add-remove" or mechanism.repeats is not None:
         raise ValueError(
             "An audit puts a record in and leaves it out, so it attacks recipes of one run whose adjacency is "
-            "'add-remove'; give such a mechanism."
+            "'add-remove'; pass such a mechanism."
         )
     delta = accounting.check_delta("audit", delta)
     if attack == "one-run":
@@ -161,7 +161,7 @@ def canary_scores(
     seed: int | None = None,
     attack: str = "canary",
 ) -> Floats:
-    """Make runs through the real wall with the canary or without it, and give what an attacker makes of each.
+    """Make runs through the real wall with the canary or without it, and return what an attacker makes of each.
 
     Parameters
     ----------
@@ -312,7 +312,7 @@ def _built(method: Method | MethodFor | None, records: PyTree | None, mechanism:
         )
         return wall, records
     if records is None:
-        raise ValueError("An audit of a method needs made-up records for it; give some, as to tacit.fit_public.")
+        raise ValueError("An audit of a method needs made-up records for it; pass some, as to tacit.fit_public.")
     records = jax.tree.map(np.asarray, records)
     plan = public_plan(
         jax.tree.map(np.zeros_like, records),

@@ -85,7 +85,7 @@ class Foresight:
 
 
 def foresee(model: Formula, size: int, budget: Budget, mechanism: Mechanism, method: str) -> Foresight:
-    """Foresee what a fit of a formula can learn.
+    """Predict what a fit of a formula can learn.
 
     Privacy: public. No record is touched.
 

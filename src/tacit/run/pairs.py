@@ -10,7 +10,8 @@ import numpy as np
 
 from tacit.accounting.mechanism import Budget
 from tacit.ledger.certificate import Certificate
-from tacit.methods import marginals as method
+from tacit.methods import marginal_tables
+from tacit.methods.cuts import cut
 from tacit.run.ask import ask
 from tacit.types import Record
 from tacit.wall.data import PrivateData
@@ -66,13 +67,13 @@ def choose_pairs(
             "These records came without a schema, and marginals need its levels and bounds. Write "
             "tacit.PrivateData(records, schema)."
         )
-    columns = method.cut(data.schema, bins)
+    columns = cut(data.schema, bins)
     sizes = {name: column.size for name, column in columns.items()}
     pairs = list(itertools.combinations(columns, 2))
     if not pairs:
         raise ValueError("The schema has one column only, and no pairs. Its marginal is all there is to ask for.")
     chosen = [tuple(query) for query in keep]
-    largest = method.elimination(method.maximal(chosen, columns), sizes)[1]
+    largest = marginal_tables.elimination(marginal_tables.maximal(chosen, columns), sizes)[1]
     if largest > cells:
         raise ValueError(
             f"The marginals to keep need a table of {largest} cells, and {cells} are allowed. Keep fewer, cut numbers "
@@ -80,7 +81,7 @@ def choose_pairs(
         )
 
     def tables(record: Record) -> Any:
-        return method.cells(columns, pairs, record)
+        return marginal_tables.cells(columns, pairs, record)
 
     answer = ask(data, tables, budget, clip=len(pairs) ** 0.5, simulate=simulate)
     strength = {
@@ -92,7 +93,7 @@ def choose_pairs(
         held = any(set(pair) <= set(query) for query in chosen)
         if held or strength[pair] <= 0 or len(chosen) == most:
             continue
-        if method.elimination(method.maximal([*chosen, pair], columns), sizes)[1] <= cells:
+        if marginal_tables.elimination(marginal_tables.maximal([*chosen, pair], columns), sizes)[1] <= cells:
             chosen.append(pair)
     return Chosen(chosen, answer.certificate)
 

@@ -25,7 +25,7 @@ from tacit.wall.precision import single_precision
 from tacit.wall.step import Reference
 from tacit.wall.storage import storage_of
 from tacit.wall.tag import made_up, surroundings
-from tacit.wall.units import Unit, together
+from tacit.wall.units import Unit, sum_over_unit
 
 SEGMENTS = 50
 """A run stops this many times: for the ledger, the checkpoint, and to tie noise to the program."""
@@ -53,7 +53,7 @@ class ReferenceRunner:
             )
         self._key, self._data, self._ledgers = keys.normalised(facts["key"]), data, tuple(facts["ledgers"])
         method = with_own_checks(method)
-        method = together(method) if isinstance(data._stand_in, Unit) else method
+        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(method.init, self._key)
         refuse_leaks(method, data, state, self._key)
         refuse_unfit(method, data, self._ledgers)
