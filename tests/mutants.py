@@ -937,8 +937,8 @@ MUTANTS = [
         WALL,
         "        method = with_own_checks(method)\n"
         "        # Here alone methods meet data: what is written for one record is summed over those of a unit.\n"
-        "        method = together(method) if isinstance(data._stand_in, Unit) else method\n",
-        "        method = together(method) if isinstance(data._stand_in, Unit) else method\n"
+        "        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method\n",
+        "        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method\n"
         "        method = with_own_checks(method)\n",
         (f"{BORDER}::test_a_need_of_the_caller_s_answers_no_question_of_units",),
     ),
