@@ -14,7 +14,6 @@ import tacit
 from tacit import accounting
 from tacit.methods import marginal_tables as module
 from tacit.methods.cuts import cut
-from tacit.methods.marginals import CELLS
 from tacit.run import pairs
 
 KEY = jax.random.key(0)
@@ -172,4 +171,4 @@ def test_pairs_need_a_schema_with_columns_to_pair() -> None:
     with pytest.raises(ValueError, match="Keep fewer"):
         tacit.run.pairs.choose_pairs(data, BUDGET, keep=[("a", "b", "c")], cells=9)
     assert not data.ledger.charges
-    assert pairs.CELLS <= CELLS
+    assert pairs.CELLS <= module.CELLS

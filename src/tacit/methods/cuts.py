@@ -12,7 +12,7 @@ import numpy as np
 
 from tacit.facts.column import Column
 from tacit.facts.schema import Schema, levels_of
-from tacit.types import Array, Key
+from tacit.types import Array, Key, Requirement
 
 BINS = 8
 """Numbers are cut into so many bins by default."""
@@ -30,6 +30,18 @@ def cut(schema: Schema, bins: Mapping[str, int | Sequence[float | int]] | None =
             f"The columns {odd} have a colon in their names, which joins those of a marginal. Rename them."
         )
     return {name: _cut(column, (bins or {}).get(name)) for name, column in schema.columns.items()}
+
+
+def declared(schema: Schema, columns: Mapping[str, Cut]) -> Requirement:
+    """Return the requirement that records are those of the schema.
+
+    Privacy: public.
+    """
+    return Requirement(
+        "The records must be sealed with the schema that the marginals are of: tacit.PrivateData(records, schema).",
+        lambda record: jnp.all(jnp.array([column.holds(record[name]) for name, column in columns.items()])),
+        facts=schema.columns,
+    )
 
 
 class Cut(NamedTuple):

@@ -16,6 +16,8 @@ from tacit.methods.cuts import Cut, check_known
 from tacit.types import Array, Key, Record
 
 Names = tuple[str, ...]
+CELLS, NUMBERS = 1 << 16, 1 << 26
+"""The largest table that exact computations may need, and the largest with derivatives by all parameters."""
 
 
 def maximal(queries: Iterable[Sequence[str]], columns: Mapping[str, Cut]) -> list[Names]:
@@ -45,6 +47,23 @@ def cells(columns: Mapping[str, Cut], queries: Sequence[Names], record: Record) 
             table = table[..., None] * ones[name]
         tables[":".join(query)] = table
     return tables
+
+
+def feasible(asked: Sequence[Names], sizes: Mapping[str, int]) -> tuple[Names, int]:
+    """Return the order of elimination and the number of parameters, or say that exact computations need too much.
+
+    Privacy: public.
+    """
+    order, largest = elimination(asked, sizes)
+    sets = {one for query in asked for one in subsets(query)}
+    length = sum(math.prod(sizes[name] - 1 for name in one) for one in sets)
+    if largest > CELLS or largest * length > NUMBERS:
+        raise ValueError(
+            f"Exact computations with these {len(asked)} marginals need a table of {largest} cells for {length} "
+            f"parameters; {CELLS} cells are feasible, and {NUMBERS} for cells times parameters. Ask for fewer pairs "
+            "(tacit.run.pairs.choose_pairs finds which matter), or cut numbers into fewer bins."
+        )
+    return order, length
 
 
 def elimination(queries: Sequence[Names], sizes: Mapping[str, int]) -> tuple[Names, int]:

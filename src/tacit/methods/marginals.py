@@ -28,20 +28,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from tacit.facts.schema import Schema
 from tacit.methods.arguments import check_positive
-from tacit.methods.cuts import Cut, cut
-from tacit.methods.hamiltonian import KEPT, hamiltonian
-from tacit.methods.marginal_tables import Layout, Names, cells, drawn_codes, eliminate, elimination, maximal, subsets
+from tacit.methods.cuts import Cut, cut, declared
+from tacit.methods.hamiltonian import KEPT, draws_given
+from tacit.methods.marginal_tables import Layout, Names, cells, drawn_codes, eliminate, feasible, maximal
 from tacit.methods.running import Running, blend, start, uniform_average
-from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
-
-CELLS, NUMBERS = 1 << 16, 1 << 26
-"""The largest table that exact computations may need, and the largest with derivatives by all parameters."""
-CLIMB = 20
-"""Newton steps to the mode."""
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 
 class MarginalsState(NamedTuple):
@@ -96,21 +90,8 @@ def marginals(
     columns = cut(schema, bins)
     asked = maximal(itertools.combinations(columns, 2) if queries is None else queries, columns)
     sizes = {name: column.size for name, column in columns.items()}
-    order, largest = elimination(asked, sizes)
-    sets = {one for query in asked for one in subsets(query)}
-    length = sum(math.prod(sizes[name] - 1 for name in one) for one in sets)
-    if largest > CELLS or largest * length > NUMBERS:
-        raise ValueError(
-            f"Exact computations with these {len(asked)} marginals need a table of {largest} cells for {length} "
-            f"parameters; {CELLS} cells are feasible, and {NUMBERS} for cells times parameters. Ask for fewer pairs "
-            "(tacit.run.pairs.choose_pairs finds which matter), or cut numbers into fewer bins."
-        )
+    order, length = feasible(asked, sizes)
     tables = _Tables(columns, asked, order, length, prior_std)
-    need = Requirement(
-        "The records must be sealed with the schema that the marginals are of: tacit.PrivateData(records, schema).",
-        lambda record: jnp.all(jnp.array([column.holds(record[name]) for name, column in columns.items()])),
-        facts=schema.columns,
-    )
 
     def build(plan: Plan) -> Method:
         return Method(
@@ -118,7 +99,7 @@ def marginals(
             tables.contribute,
             tables.update,
             tables.draw,
-            requirements=(need,),
+            requirements=(declared(schema, columns),),
             validated="papers/synthetic",
             suggests=Suggestions(clip=math.sqrt(len(asked)), rate=1.0, steps=1),
             model=Model(synthesize=tables.synthesize),
@@ -148,50 +129,14 @@ class _Tables:
         tables = blend(state.tables, release, uniform_average)
         # What subsets add to the spread of a sample, if not all records were asked.
         sampling = (1 - release.rate) / release.rate / tables.step
-        return MarginalsState(tables, self._chain(tables, 1 + sampling, key))
+        number, statistics, noise = self.layout.statistics(tables.statistics, tables.noise_std)
+        return MarginalsState(tables, draws_given(self.mean, self.prior, number, statistics, noise, 1 + sampling, key))
 
     def draw(self, state: MarginalsState, key: Key) -> dict[str, Array]:
         return self.layout.named(state.draws[jax.random.randint(key, (), 0, KEPT)])
 
     def log_normaliser(self, theta: Array) -> Array:
         return eliminate(self.layout.potentials(theta), self.order)[0]
-
-    def _chain(self, tables: Running, sampling: Array, key: Key) -> Array:
-        """Draw from the posterior of theta, given the tables."""
-        number, statistics, noise = self.layout.statistics(tables.statistics, tables.noise_std)
-        number = jnp.maximum(number, 1.0)
-
-        def believed(theta: Array) -> tuple[Array, Array, Array]:
-            """Return the slope and the curvature at theta, with the precision of the statistics there."""
-            mu, sigma = self.mean(theta), jax.jacfwd(self.mean)(theta)
-            # An error in the number of records is one in all statistics, in proportion to mu.
-            spread = number * sampling * sigma + jnp.diag(noise[1:]) + noise[0] * jnp.outer(mu, mu)
-            factor = cho_factor(spread + jnp.eye(self.length) * 1e-3, lower=True)
-            along = number * sigma
-            slope = along @ cho_solve(factor, statistics - number * mu) - self.prior * theta
-            curvature = along @ cho_solve(factor, along) + jnp.diag(self.prior)
-            return slope, (curvature + curvature.T) / 2, factor[0]
-
-        def climb(_: Array, found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            theta, _, _ = found
-            slope, curvature, root = believed(theta)
-            change = cho_solve(cho_factor(curvature), slope)
-            return theta + change * jnp.minimum(1, 2 / (jnp.max(jnp.abs(change)) + 1e-30)), curvature, root
-
-        nothing = jnp.zeros(self.length), jnp.eye(self.length), jnp.eye(self.length)
-        mode, curvature, root = jax.lax.fori_loop(0, CLIMB, climb, nothing)
-        whiten = solve_triangular(root, jnp.eye(self.length), lower=True)
-        axes = solve_triangular(jnp.linalg.cholesky(curvature), jnp.eye(self.length), lower=True)
-
-        def energy(z: Array) -> tuple[Array, Array]:
-            """Return minus the log posterior at a place in units of the curvature, and its slope."""
-            theta = mode + z @ axes
-            mu, differential = jax.linearize(self.mean, theta)
-            rest = whiten @ (statistics - number * mu)
-            slope = self.prior * theta - number * differential(rest @ whiten)
-            return (rest @ rest + theta @ (self.prior * theta)) / 2, axes @ slope
-
-        return mode + hamiltonian(energy, jnp.zeros(self.length), key) @ axes
 
     def synthesize(self, draw: dict[str, Array], number: int, key: Key) -> dict[str, Any]:
         codes = jax.jit(self.forward, static_argnums=1)(draw, number, key)
