@@ -9,8 +9,8 @@
                  then w by Hamiltonian steps on   log prior(w) + log N(w; w + H^-1 g, H^-1 (H + S) H^-1)
 
 The clip is odd, and (y, y') is exchangeable given x where w is the truth; so psi has mean 0 there for any model that
-can simulate, and clipping costs precision but no bias (METHODS 20.1). y' is drawn anew in each step and averages out. The
-curvature needs no second derivative and is never negative. S is the known variance of the noise, with that of y'.
+can simulate, and clipping costs precision but no bias. y' is drawn anew in each step and averages out. The curvature
+needs no second derivative and is never negative. S is the known variance of the noise, with that of y'.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tacit.models.guided import GuidedModel
 from tacit.models.traced import Function
 from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record, Release, Suggestions
 
-STEPS, ROUNDS, SETTLE = 40, 6, 6
-"""Releases by default; those for the scale; those after it that are not averaged."""
+STEPS, ROUNDS, SETTLE = 40, 0.15, 0.15
+"""Releases by default; the part of them for the scale; the part after it that is not averaged."""
 SCORES = 0.75
 """The share of the later releases that is for the scores; the rest is for the curvature."""
 REACH = 2.0
@@ -59,7 +59,7 @@ class PairsState(NamedTuple):
     curvature_variance: Array
 
 
-def pairs(model: Function, *, size: int | None = None) -> MethodFor:
+def pairs(model: Function) -> MethodFor:
     """Fit a NumPyro model whose every observed column can be simulated, with intervals that count the privacy noise.
 
     The number of records must be declared, and about right is enough. A step takes all records by default.
@@ -72,8 +72,6 @@ def pairs(model: Function, *, size: int | None = None) -> MethodFor:
         A NumPyro model with one plate over records, or a formula; without parameters and without latents inside the
         plate. Up to some dozens of latents, of about unit size in their unconstrained coordinates, or of a size that
         differs by less than a factor of ten.
-    size
-        Deprecated: the plan has it.
 
     Returns
     -------
@@ -83,10 +81,10 @@ def pairs(model: Function, *, size: int | None = None) -> MethodFor:
 
     def build(plan: Plan) -> Method:
         steps, reading = plan.steps or STEPS, GuidedModel(model, None, plan.placeholder)
-        if steps < ROUNDS + SETTLE + 2:
-            raise ValueError(f"steps is {steps}; scale and path need at least {ROUNDS + SETTLE + 2}. Write {STEPS}.")
+        if steps < 5:
+            raise ValueError(f"steps is {steps}; scale and path need at least 5. Write steps={STEPS}.")
         _refuse(reading)
-        return _Pairs(reading, records_of(plan, "pairs", size), steps).method()
+        return _Pairs(reading, records_of(plan, "pairs"), steps).method()
 
     return MethodFor(build)
 
@@ -96,6 +94,7 @@ class _Pairs:
 
     def __init__(self, reading: GuidedModel, number: int, steps: int) -> None:
         self.reading, self.whole, self.steps = reading, float(number), steps
+        self.rounds, self.settle = (max(1, round(part * steps)) for part in (ROUNDS, SETTLE))
         params = jax.eval_shape(reading.init, jax.random.key(0))
         self.params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
         median = reading.unconstrain({name: jnp.asarray(one) for name, one in reading.median().items()})
@@ -139,14 +138,14 @@ class _Pairs:
 
         first, second = (self.reading.redraw(values, record, one) for one in jax.random.split(record_key))
         mine, other, third = score(record), score(first), score(second)
-        early = state.step < ROUNDS
+        early = state.step < self.rounds
         share = jnp.where(early, 1.0, 1 - SCORES)
         apart = _clipped((other - third) / self.clip)
         scores = jnp.where(early, 0.0, SCORES**0.5) * _clipped((mine - other) / self.clip)
         return {"curvature": jnp.sqrt(share) * jnp.outer(apart, apart), "score": scores}
 
     def update(self, state: PairsState, release: Release, key: Key) -> PairsState:
-        after = jax.lax.cond(state.step < ROUNDS, self._rescale, self._move, state, release)
+        after = jax.lax.cond(state.step < self.rounds, self._rescale, self._move, state, release)
         return after._replace(step=state.step + 1)
 
     def _rescale(self, state: PairsState, release: Release) -> PairsState:
@@ -158,16 +157,16 @@ class _Pairs:
         return state._replace(whitening=(vectors / jnp.sqrt(values)).T @ state.whitening)
 
     def _move(self, state: PairsState, release: Release) -> PairsState:
-        part, number = release.part("score"), state.step - ROUNDS
+        part, number = release.part("score"), state.step - self.rounds
         unit = self.clip / SCORES**0.5
         score, std = part.full * unit, part.noise_std * unit / release.rate
         matrix, of_matrix = self._curvature(release, 1 - SCORES)
-        late, evenly = 2 / (jnp.maximum(number - SETTLE, 0) + 2), 1 / (number + 1)
+        late, evenly = 2 / (jnp.maximum(number - self.settle, 0) + 2), 1 / (number + 1)
         curvature = state.curvature + evenly * (matrix - state.curvature)
         curvature_variance = (1 - evenly) ** 2 * state.curvature_variance + (evenly * of_matrix) ** 2
         # A difference has the variance 2 H, of which one half is y's own: the other averages out along the path.
         own = std**2 + self.whole
-        pace = jnp.where(number < SETTLE, 1.0, late**PACE)
+        pace = jnp.where(number < self.settle, 1.0, late**PACE)
         values, vectors = jnp.linalg.eigh(shrink_off_diagonal(curvature, curvature_variance)[0])
         values = jnp.maximum(values, 0.05 * self.whole) + 1.5 * pace * std
         slope = score + state.whitening @ jax.grad(self.log_prior)(state.place)
