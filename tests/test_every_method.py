@@ -156,7 +156,6 @@ TABLE = {
     "marginals, of one number and one category": Row(lambda: counted(tacit.marginals(FACTS, prior_std=1.0)), facts()),
     "glm, logistic regression": Row(lambda: counted(tacit.glm(prior_std=1.0)), records(True)),
     "glm, linear regression": Row(lambda: counted(tacit.glm("normal")), records(False)),
-    "pairs, logistic regression": Row(lambda: tacit.pairs(logistic), records(True)),
     "pbp, four hidden units": Row(lambda: counted(tacit.pbp((4,))), records(False)),
     "sep, probit regression": Row(lambda: counted(tacit.sep(tacit.sites.probit())), records(True)),
     "sep, mixture of two": Row(lambda: counted(tacit.sep(tacit.sites.mixture(2, 0.5))), clusters()),

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tacit.methods.logistic import logistic
     from tacit.methods.marginals import marginals
     from tacit.methods.networks import network
-    from tacit.methods.pairs import pairs
     from tacit.methods.pbp import pbp
     from tacit.methods.sep import sep
     from tacit.methods.sgd import dropout, sgd
@@ -80,7 +79,6 @@ __all__ = [
     "logistic",
     "marginals",
     "network",
-    "pairs",
     "pbp",
     "predictions",
     "read_columns",
@@ -129,7 +127,6 @@ _HOME = {
     "logistic": "methods.logistic",
     "marginals": "methods.marginals",
     "network": "methods.networks",
-    "pairs": "methods.pairs",
     "pbp": "methods.pbp",
     "predictions": "results.effects",
     "read_columns": "engine.disk",

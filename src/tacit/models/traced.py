@@ -99,17 +99,8 @@ class TracedModel:
 
     def simulate(self, key: Key, rows: PyTree) -> tuple[PyTree, dict[str, Array]]:
         """Draw the latents from the prior, and from them what the model observes; the other columns stay."""
-        rows, trace = self._redrawn(key, rows, {})
-        return rows, {name: trace[name]["value"] for name in self.latents}
-
-    def redraw(self, values: Values, record: Record, key: Key) -> Record:
-        """Draw what the model observes of one record anew, at given latents; the other columns stay."""
-        rows, _ = self._redrawn(key, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], record), values)
-        return jax.tree.map(lambda leaf: leaf[0], rows)
-
-    def _redrawn(self, key: Key, rows: PyTree, values: Values) -> tuple[PyTree, dict[str, Any]]:
         unobserved = self._model._replace(function=numpyro.handlers.uncondition(self._model.function))
-        trace = unobserved.trace(rows, values, key)
+        trace = unobserved.trace(rows, key=key)
         paths, structure = jax.tree_util.tree_flatten_with_path(rows)
         leaves = [
             jnp.asarray(trace[self.shown[path]]["value"], leaf.dtype).reshape(leaf.shape)
@@ -117,17 +108,12 @@ class TracedModel:
             else leaf
             for path, leaf in paths
         ]
-        return jax.tree.unflatten(structure, leaves), trace
+        return jax.tree.unflatten(structure, leaves), {name: trace[name]["value"] for name in self.latents}
 
     def prior(self, key: Key) -> dict[str, Array]:
         """Draw the latents from the prior."""
         trace = self._model.trace(self._repeat(1), key=key)
         return {name: trace[name]["value"] for name in self.latents}
-
-    def median(self) -> dict[str, Array]:
-        """Return the median of the prior, by draws: latent by latent."""
-        draws = jax.vmap(self.prior)(jax.random.split(jax.random.key(0), 200))
-        return {name: jnp.median(value, 0) for name, value in draws.items()}
 
     @property
     def generative(self) -> bool:
