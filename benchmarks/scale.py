@@ -86,7 +86,7 @@ def write(folder: Path, count: int) -> None:
 
 def programs(runner: Runner, start: Any) -> dict[str, Callable[[int], float]]:
     """Return functions from a round's number to microseconds a step."""
-    fetch = runner._fetch
+    fetch = runner._programs
     assert fetch is not None
     steps = GROUPS * fetch.together
 
@@ -105,7 +105,7 @@ def programs(runner: Runner, start: Any) -> dict[str, Callable[[int], float]]:
         jax.block_until_ready(state)
         return (time.perf_counter() - began) / steps * 1e6
 
-    subsets = jax.jit(lambda secret, steps: runner._step.draw(secret, steps)[1])
+    subsets = jax.jit(lambda secret, steps: runner._step.draws.draw(secret, steps)[1])
 
     def drawn(turn: int) -> float:
         numbers = turn * steps + np.arange(fetch.together, dtype=np.int32)

@@ -22,7 +22,8 @@ import numpy as np
 
 import tacit
 from tacit.engine import alias, random, sample
-from tacit.engine import runner as engine
+from tacit.engine.runner import Runner
+from tacit.engine.step import Step
 from tacit.types import Array, Key, Record, State
 
 COLUMNS, SUBSET, STEPS = 100, 256, 4096
@@ -49,7 +50,7 @@ def private(data: tacit.PrivateData, count: int) -> Callable[[], object]:
     """Return the wall's private steps."""
     mechanism = tacit.Mechanism(rate=SUBSET / count, clip=5.0, noise_multiplier=1.3, steps=10**6)
     facts: dict[str, Any] = {"ledgers": (), "run": "bench", "kind": "fit", "title": "bench", "simulation": True}
-    runner = engine.Runner(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
+    runner = Runner(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
     return lambda: runner.advance(jnp.zeros(COLUMNS), 0, STEPS)
 
 
@@ -57,7 +58,7 @@ def whole(data: tacit.PrivateData, count: int, steps: int, simulation: bool) -> 
     """Return a whole run, with the fingerprints that tie its noise to the program; a simulation takes none."""
     mechanism = tacit.Mechanism(rate=SUBSET / count, clip=5.0, noise_multiplier=1.3, steps=steps)
     facts: dict[str, Any] = {"ledgers": (), "run": "bench", "kind": "fit", "title": "bench", "simulation": simulation}
-    runner = engine.Runner(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
+    runner = Runner(method(), data, mechanism, secret=random.fixed(0), key=jax.random.key(0), **facts)
 
     def run() -> State:
         state: State = jnp.zeros(COLUMNS)
@@ -71,7 +72,7 @@ def whole(data: tacit.PrivateData, count: int, steps: int, simulation: bool) -> 
 def chunk(data: tacit.PrivateData) -> int:
     """Return the number of records that the wall takes at once."""
     mechanism = tacit.Mechanism(SUBSET / 60000, 5.0, 1.3, STEPS)
-    return engine._Step(method(), data, mechanism, jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)).chunk
+    return Step(method(), data, mechanism, jax.ShapeDtypeStruct((COLUMNS,), jnp.float32)).sizes.chunk
 
 
 def public(records: dict[str, Array], count: int, chunk: int, drawn: bool) -> Callable[[], object]:

@@ -19,7 +19,8 @@ from jax._src import compiler
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import random
-from tacit.engine.runner import QUICK_OPTIONS, Runner, _known
+from tacit.engine.runner import Runner
+from tacit.engine.sizes import QUICK_OPTIONS, is_known
 from tacit.ledger.file import Ledger
 from tacit.types import Method
 from tacit.wall.data import PrivateData
@@ -60,7 +61,9 @@ LONG = (
     "tests/test_cli.py::test_from_fit_to_report",
     "tests/test_docs.py::test_sketches_of_methods_can_be_planned",
     "tests/test_docs.py::test_the_code_of_a_page_runs_as_printed",
+    "tests/test_docstrings.py::test_examples_run_as_they_are_printed",
     "tests/test_errors.py::test_the_same_calls_without_a_mistake_go_through",
+    "tests/test_every_method.py::test_it_passes_what_an_author_s_own_method_must_pass",
     "tests/test_every_method.py::test_no_records_leave_a_finite_state",
     "tests/test_every_method.py::test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm",
     "tests/test_faults.py::test_no_look_is_lost_or_free[checkpoint",
@@ -142,7 +145,7 @@ def recorder() -> Callable[[int], Method]:
 def _quickly() -> Iterator[None]:
     """Compile without most optimisations: these programs run for a second, and compiling them takes ten."""
     plain = compiler.get_compile_options
-    known = {name: value for name, value in QUICK_OPTIONS.items() if _known(name, value)}
+    known = {name: value for name, value in QUICK_OPTIONS.items() if is_known(name, value)}
 
     def quick(*given: Any, **more: Any) -> Any:
         # The wall sets these options for short runs itself. With them, a program of one operation takes half the time.
@@ -162,7 +165,7 @@ def _quickly() -> Iterator[None]:
 
 def quick_flags() -> str:
     """Return XLA's flags of this process, with those of the quick compiler, for a process that it starts."""
-    known = [f"--{name}={str(value).lower()}" for name, value in QUICK_OPTIONS.items() if _known(name, value)]
+    known = [f"--{name}={str(value).lower()}" for name, value in QUICK_OPTIONS.items() if is_known(name, value)]
     return " ".join([os.environ.get("XLA_FLAGS", ""), *known])
 
 

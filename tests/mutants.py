@@ -40,26 +40,26 @@ BORDER, ACCOUNTING = "tests/privacy/test_border.py", "tests/test_accounting.py"
 LEFT_OUT = (
     (
         "the public key",
-        "    digest.update(np.asarray(jax.random.key_data(key)).tobytes())\n",
-        "",
+        "machine, np.asarray(jax.random.key_data(key)))\n",
+        "machine, np.zeros(2, np.uint32))\n",
         "test_each_of_the_facts_of_a_run_is_in_the_tag",
     ),
     (
         "the program",
-        "    surroundings = [program, versions()",
-        "    surroundings = [versions()",
+        "    told = [program, versions(), origin]",
+        "    told = [versions(), origin]",
         "test_each_of_the_facts_of_a_run_is_in_the_tag",
     ),
     (
         "the versions",
-        "    surroundings = [program, versions(), machine",
-        "    surroundings = [program, machine",
+        "    told = [program, versions(), origin]",
+        "    told = [program, origin]",
         "test_each_of_the_surroundings_is_in_the_tag",
     ),
     (
         "the machine",
-        "    surroundings = [program, versions(), machine, origin]\n",
-        "    surroundings = [program, versions(), origin]\n",
+        "told, machine, np",
+        "told, [], np",
         "test_each_of_the_surroundings_is_in_the_tag",
     ),
     (
@@ -111,26 +111,8 @@ LEFT_OUT = (
         "test_each_of_the_surroundings_is_in_the_tag",
     ),
     (
-        "the shapes and types of records",
-        "        digest.update(repr((leaf.shape, str(leaf.dtype))).encode())\n",
-        "",
-        "test_records_are_in_the_tag_with_their_shapes_and_types",
-    ),
-    (
-        "the origin, in shards",
-        "np.asarray(jax.random.key_data(key)).tolist(), origin])\n",
-        "np.asarray(jax.random.key_data(key)).tolist()])\n",
-        "test_each_of_the_facts_of_a_run_is_in_the_tag",
-    ),
-    (
-        "the public key, in shards",
-        "np.asarray(jax.random.key_data(key)).tolist(), origin])\n",
-        "origin])\n",
-        "test_each_of_the_facts_of_a_run_is_in_the_tag",
-    ),
-    (
         "the options of the compiler",
-        "        parts = (step.options, random",
+        "        parts = (step.sizes.options, random",
         "        parts = (random",
         "test_each_part_of_a_step_is_in_the_tag",
     ),
@@ -142,13 +124,13 @@ LEFT_OUT = (
     ),
     (
         "the number of segments",
-        "(SEGMENTS, LONG_SEGMENT, step",
+        "(sizes.SEGMENTS, LONG_SEGMENT, step",
         "(LONG_SEGMENT, step",
         "test_each_part_of_a_step_is_in_the_tag",
     ),
     (
         "the chunks that a step is expected to have",
-        "LONG_SEGMENT, step.expected_chunks)",
+        "LONG_SEGMENT, step.sizes.expected_chunks)",
         "LONG_SEGMENT)",
         "test_the_declared_size_is_in_the_tag_where_it_decides_when_fingerprints_are_taken",
     ),
@@ -160,8 +142,8 @@ LEFT_OUT = (
     ),
     (
         "the program of the start",
-        "        self._text = text + started + repr(parts)\n",
-        "        self._text = text + repr(parts)\n",
+        "        self._text = self._programs.text + started + repr(parts)\n",
+        "        self._text = self._programs.text + repr(parts)\n",
         "test_the_program_of_the_start_is_in_the_tag",
     ),
 )
@@ -170,26 +152,26 @@ LEFT_OUT = (
 MUTANTS = [
     Mutant(
         "divides by the realised size of the subset",
-        WALL,
-        "            return self.finish(state, total, keys[i])\n",
-        "            release = self._release(total)\n"
-        "            size = jnp.sum(subsets[row if len(subsets) > 1 else 0] < self.count)\n"
-        "            share = jnp.maximum(size, 1) / max(self.count, 1)\n"
+        "engine/memory.py",
+        "            return step.finish(state, total, keys[i])\n",
+        "            release, count = step.release(total), step.sizes.count\n"
+        "            size = jnp.sum(subsets[row if len(subsets) > 1 else 0] < count)\n"
+        "            share = jnp.maximum(size, 1) / max(count, 1)\n"
         "            release = release._replace(full=jax.tree.map(lambda part: part / share, release.total))\n"
-        "            return _arrays(self.method.update(state, release, keys[i]))\n",
+        "            return jax.tree.map(jnp.asarray, step.method.update(state, release, keys[i]))\n",
         (f"{NEIGHBOURS}::test_released_numbers_lie_on_the_lattice",),
     ),
     Mutant(
         "noise scaled to the mean instead of the sum",
-        WALL,
-        "            total = self._sum(state, records, subsets, row, keys[i], mine, noise)\n",
+        "engine/memory.py",
+        "            total = sum_over(step, state, records, subsets, row, keys[i], mine, noise)\n",
         "            noise = [block // 4 for block in noise]\n"
-        "            total = self._sum(state, records, subsets, row, keys[i], mine, noise)\n",
+        "            total = sum_over(step, state, records, subsets, row, keys[i], mine, noise)\n",
         (f"{NEIGHBOURS}::test_no_records_at_all_still_give_noise",),
     ),
     Mutant(
         "leaves clipped one by one, accounted jointly",
-        WALL,
+        "engine/contributions.py",
         "            return clip.Scaled(clip.to_integers(plain, self.mechanism.clip, self.radius, fits), [], places)\n",
         "            each = [clip.to_integers(one, self.mechanism.clip, self.radius) for one in flat]\n"
         "            return clip.Scaled(jnp.concatenate(each, axis=1), [], places)\n",
@@ -197,42 +179,42 @@ MUTANTS = [
     ),
     Mutant(
         "no noise where nothing was summed (a rejected update)",
-        WALL,
-        "            total = self._sum(state, records, subsets, row, keys[i], mine, noise)\n",
-        "            bare = self._sum(state, records, subsets, row, keys[i], mine)\n"
+        "engine/memory.py",
+        "            total = sum_over(step, state, records, subsets, row, keys[i], mine, noise)\n",
+        "            bare = sum_over(step, state, records, subsets, row, keys[i], mine)\n"
         "            something = sum(jnp.any(total.low != 0) for total in bare) > 0\n"
         "            noise = [jnp.where(something, block, 0) for block in noise]\n"
-        "            total = self._sum(state, records, subsets, row, keys[i], mine, noise)\n",
+        "            total = sum_over(step, state, records, subsets, row, keys[i], mine, noise)\n",
         (f"{NEIGHBOURS}::test_no_records_at_all_still_give_noise",),
     ),
     Mutant(
         "shuffled passes, accounted as Poisson subsets",
-        WALL,
-        "        return jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)\n",
-        "        size = max(1, round(self.mechanism.rate * self.count))\n"
-        "        order = jax.vmap(lambda key: jax.random.permutation(key, self.count))(more)[:, :size]\n"
-        "        room = ((0, 0), (0, self.width - size))\n"
-        "        return jnp.pad(jnp.sort(order.astype(jnp.int32), 1), room, constant_values=self.count)\n",
+        "engine/draws.py",
+        "        return jnp.pad(sample.subsets(digits, count), ((0, 0), (0, width - drawn)), constant_values=count)\n",
+        "        size = max(1, round(drawn / 2))\n"
+        "        order = jax.vmap(lambda key: jax.random.permutation(key, count))(more)[:, :size]\n"
+        "        room = ((0, 0), (0, width - size))\n"
+        "        return jnp.pad(jnp.sort(order.astype(jnp.int32), 1), room, constant_values=count)\n",
         ("tests/privacy/test_subset_attack.py::test_the_subsets_are_those_of_independent_coins",),
     ),
     Mutant(
         "subsets cut short at one chunk",
-        WALL,
+        "engine/sums.py",
         "        included = jnp.sum(subsets[row] < count)\n",
-        "        included = jnp.minimum(jnp.sum(subsets[row] < count), self.chunk)\n",
+        "        included = jnp.minimum(jnp.sum(subsets[row] < count), full)\n",
         ("tests/engine/test_own.py::test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot",),
     ),
     Mutant(
         "subsets kept for several steps",
-        WALL,
-        "        return jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)\n",
-        "        found = jnp.pad(sample.subsets(digits, self.count), room, constant_values=self.count)\n"
+        "engine/draws.py",
+        "        return jnp.pad(sample.subsets(digits, count), ((0, 0), (0, width - drawn)), constant_values=count)\n",
+        "        found = jnp.pad(sample.subsets(digits, count), ((0, 0), (0, width - drawn)), constant_values=count)\n"
         "        return found[jnp.arange(len(found)) // 2 * 2]\n",
         ("tests/privacy/test_subset_attack.py::test_the_subsets_are_those_of_independent_coins",),
     ),
     Mutant(
         "noise keys used again in every step",
-        WALL,
+        "engine/draws.py",
         "            keys = random.fold_in(secret, 2 * steps)\n",
         "            keys = random.fold_in(secret, 0 * steps)\n",
         (f"{NEIGHBOURS}::test_no_records_at_all_still_give_noise",),
@@ -240,11 +222,11 @@ MUTANTS = [
     Mutant(
         "the prior's gradient in every contribution, and in the update",
         "methods/vi.py",
-        "                return reading.record_term({**state.params, "
-        "**direct}, reading.constrain(w), record, record_key)\n",
-        "                values = reading.constrain(w)\n"
-        "                term = reading.record_term({**state.params, **direct}, values, record, record_key)\n"
-        "                return term + reading.log_prior({**state.params, **direct}, values)\n",
+        "                return guided.record_term({**state.params, "
+        "**direct}, guided.constrain(w), record, record_key)\n",
+        "                values = guided.constrain(w)\n"
+        "                term = guided.record_term({**state.params, **direct}, values, record, record_key)\n"
+        "                return term + guided.log_prior({**state.params, **direct}, values)\n",
         (f"{EVERY}::test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo[vi, logistic regression]",),
     ),
     Mutant(
@@ -277,7 +259,7 @@ MUTANTS = [
     ),
     Mutant(
         "float sums in place of integers",
-        WALL,
+        "engine/sums.py",
         "jnp.sum(jnp.where(present[:, None], integers, 0), axis=0)",
         "jnp.sum(jnp.where(present[:, None], integers, 0).astype(jnp.float32), axis=0).astype(jnp.int32)",
         (f"{NEIGHBOURS}::test_no_neighbour_is_further_away_than_the_radius[little noise]",),
@@ -319,16 +301,16 @@ MUTANTS = [
     ),
     Mutant(
         "records of a smaller last chunk counted as often as a whole one has places",
-        WALL,
+        "engine/sums.py",
         "        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, len(present)), add_one, lows)\n",
-        "        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, self.chunk), add_one, lows)\n",
+        "        lows = jax.lax.fori_loop(0, jnp.where(fast, 0, self.sizes.chunk), add_one, lows)\n",
         ("tests/engine/test_outer.py::test_with_a_smaller_last_chunk_sums_are_what_they_are_without",),
     ),
     Mutant(
         "a smaller last chunk, whatever it does to contributions",
-        WALL,
-        "        self.tail = self.tail if same else 0\n",
-        "",
+        "engine/step.py",
+        "        self.sizes = sizes if same else replace(sizes, tail=0)\n",
+        "        self.sizes = sizes\n",
         (
             "tests/engine/test_outer.py::test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribution",
         ),
@@ -342,28 +324,27 @@ MUTANTS = [
     ),
     Mutant(
         "a record's own draw kept across steps (memory of a record)",
-        WALL,
-        "        return random.fold_in(jax.random.split(secret, 1)[0], steps) "
-        "if self.method.per_record_key else None\n",
-        "        return random.fold_in(jax.random.split(secret, 1)[0], 0 * "
-        "steps) if self.method.per_record_key else None\n",
+        "engine/draws.py",
+        "        return random.fold_in(jax.random.split(secret, 1)[0], steps)\n",
+        "        return random.fold_in(jax.random.split(secret, 1)[0], 0 * steps)\n",
         ("tests/engine/test_own.py::test_no_two_keys_of_a_run_are_the_same",),
     ),
     Mutant(
         "a number without noise beside the release (a loss)",
-        WALL,
-        "            return self.finish(state, total, keys[i])\n",
-        "            bare = self._sum(state, records, subsets, row, keys[i], mine)\n"
-        "            release = self._release(total)._replace(full=self._release(bare).full)\n"
-        "            return _arrays(self.method.update(state, release, keys[i]))\n",
+        "engine/memory.py",
+        "            return step.finish(state, total, keys[i])\n",
+        "            bare = sum_over(step, state, records, subsets, row, keys[i], mine)\n"
+        "            release = step.release(total)._replace(full=step.release(bare).full)\n"
+        "            return jax.tree.map(jnp.asarray, step.method.update(state, release, keys[i]))\n",
         (f"{NEIGHBOURS}::test_released_numbers_lie_on_the_lattice",),
     ),
     Mutant(
         "the ledger's line after the look",
         WALL,
-        "        for ledger in self._ledgers:\n            ledger.charge(charge)\n        if self._shards:\n",
+        "        for ledger in self._ledgers:\n            ledger.charge(charge)\n"
+        "        self._programs.charged(first)\n",
         "        state = self._advance(state, first, stop)\n        for ledger in self._ledgers:\n"
-        "            ledger.charge(charge)\n        return state\n        if self._shards:\n",
+        "            ledger.charge(charge)\n        return state\n",
         ("tests/engine/test_step.py::test_the_ledger_is_charged_before_words_are_drawn",),
     ),
     Mutant(
@@ -460,23 +441,23 @@ MUTANTS = [
     ),
     Mutant(
         "a replay is free whatever the records are",
-        WALL,
-        '        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")\n    return',
-        "    return",
+        "wall/storage.py",
+        '            digest.update(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"")\n',
+        "",
         (f"{FAULTS}::test_no_look_is_lost_or_free[records changed-in the middle]",),
     ),
     Mutant(
         "a replay is free whatever the state is",
         WALL,
-        "    surroundings = [program, versions(), machine, origin]\n",
-        "    surroundings = [program, versions(), machine]\n",
+        "    told = [program, versions(), origin]\n",
+        "    told = [program, versions()]\n",
         (f"{FAULTS}::test_no_look_is_lost_or_free[records changed, killed again, checkpoint lost-in the middle]",),
     ),
     Mutant(
         "one secret makes the same noise for other records",
-        WALL,
-        "        self._stream = self._secret if self._charge.simulation else random.from_bytes(stream)\n",
-        "        self._stream = self._secret\n",
+        "engine/programs.py",
+        "        if simulation:\n            return secret\n",
+        "        return secret\n",
         (f"{FIT}::test_other_data_never_meet_the_same_noise_under_a_copied_secret",),
     ),
     Mutant(
@@ -596,9 +577,9 @@ MUTANTS = [
     ),
     Mutant(
         "shapes follow the private number of records",
-        WALL,
-        "        expected = None if data.size is None else mechanism.rate * data.size / self.shards\n",
-        "        expected = mechanism.rate * data._count / self.shards\n",
+        "engine/step.py",
+        "        expected = None if data.size is None else mechanism.rate * data.size / self.shares\n",
+        "        expected = mechanism.rate * data._count / self.shares\n",
         (f"{NEIGHBOURS}::test_neighbouring_data_sets_run_the_same_shapes",),
     ),
     Mutant(
@@ -813,30 +794,29 @@ MUTANTS = [
     ),
     Mutant(
         "every place counts as alike",
-        "engine/runner.py",
-        "        alike = all(self._same(here, state, key, _turned(self.chunk, turn)) for"
-        " turn in (1, self.chunk // 2 + 1))\n",
+        "engine/made_up.py",
+        "        alike = all(self._same(here, state, key, _turned(chunk, turn)) for turn in (1, chunk // 2 + 1))\n",
         "        alike = True\n",
         ("tests/privacy/test_border.py::test_a_contribution_that_depends_on_its_place_is_found",),
     ),
     Mutant(
         "places are not looked at later",
-        "engine/runner.py",
-        "        return digest.digest(), not thorough or",
-        "        return digest.digest(), True or not thorough or",
+        "engine/made_up.py",
+        "        return digest.digest(), not asked or",
+        "        return digest.digest(), True or not asked or",
         ("tests/privacy/test_border.py::test_a_contribution_that_depends_on_its_place_later_releases_nothing",),
     ),
     Mutant(
         "files may change while steps are taken",
-        "engine/disk.py",
-        "        # Before anything leaves: what was read is what was hashed.\n        self.stored.unchanged()\n",
+        "engine/fetch.py",
+        "        # Before anything leaves: what was read is what was hashed.\n        self.storage.unchanged()\n",
         "",
         ("tests/privacy/test_border.py::test_a_file_that_changes_while_steps_are_taken_releases_nothing",),
     ),
     Mutant(
         "a primitive is trusted by its name",
         "engine/independence.py",
-        "        if equation.primitive not in TRUSTED:  # a name alone can be anyone's\n            return _unknown\n",
+        "        if equation.primitive not in TRUSTED:  # a name alone can be anyone's\n            return unknown\n",
         "",
         ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
@@ -854,37 +834,35 @@ MUTANTS = [
     ),
     Mutant(
         "what has no rule counts as apart",
-        "engine/independence.py",
-        "def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:\n"
+        "engine/rules.py",
         "    return [MIXED] * len(equation.outvars)\n",
-        "def _unknown(equation: Any, inputs: list[Kind]) -> Sequence[Kind]:\n"
-        "    return [_join_all(inputs)] * len(equation.outvars)\n",
+        "    return [join_all(inputs)] * len(equation.outvars)\n",
         ("tests/engine/test_independence.py::test_a_primitive_of_someone_s_own_is_not_trusted_by_its_name",),
     ),
     Mutant(
         "draws that see the batch are trusted",
-        "engine/independence.py",
+        "engine/rules.py",
         'TRUSTED_KEYS = ("fry", "chacha20")\n',
         'TRUSTED_KEYS = ("",)\n',
         ("tests/engine/test_independence.py::test_an_rbg_key_becomes_one_whose_draws_do_not_see_the_batch",),
     ),
     Mutant(
         "a program that mixes records is compiled",
-        "engine/runner.py",
-        "        if self.alike and not independence.apart(closed, kinds, size):\n",
+        "engine/contributions.py",
+        "        if self.slot_invariant and not independence.apart(closed, kinds, size):\n",
         "        if False:\n",
         ("tests/engine/test_independence.py::test_a_rule_for_batches_gets_one_record_at_a_time",),
     ),
     Mutant(
         "a method is traced again for the step",
-        "engine/runner.py",
+        "engine/contributions.py",
         "        if (size, record_key is None) not in self._traced:\n",
         "        if True:\n",
         ("tests/engine/test_independence.py::test_what_was_checked_is_what_is_compiled",),
     ),
     Mutant(
         "call-backs of a batching rule are not seen",
-        "engine/runner.py",
+        "engine/contributions.py",
         "        if calls := trace.contents(closed)[1]:\n",
         "        if calls := set():\n",
         ("tests/engine/test_independence.py::test_a_call_out_of_a_rule_for_batches_is_refused",),
@@ -945,14 +923,14 @@ MUTANTS = [
     Mutant(
         "what the program did before does not count",
         WALL,
-        "hashlib.sha256(before + (shards.agreed_bytes(found)",
-        "hashlib.sha256((shards.agreed_bytes(found)",
+        "hashlib.sha256(before + self._programs.agreed(found))",
+        "hashlib.sha256(self._programs.agreed(found))",
         (f"{BORDER}::test_noise_does_not_cancel_where_programs_agree_again",),
     ),
     Mutant(
         "long segments ask for no fingerprint",
         WALL,
-        "        if now_and_then or not before or self.segment * self._step.expected_chunks >= LONG_SEGMENT:\n",
+        "        if now_and_then or not before or self.segment * self._step.sizes.expected_chunks >= LONG_SEGMENT:\n",
         "        if now_and_then or not before:\n",
         (f"{BORDER}::test_short_segments_ask_for_few_fingerprints",),
     ),
@@ -980,6 +958,35 @@ MUTANTS = [
     *(
         Mutant(f"the tag leaves out {what}", WALL, old, new, (f"{BORDER}::{test}",))
         for what, old, new, test in LEFT_OUT
+    ),
+    Mutant(
+        "a fingerprint of a program that is not the one that runs",
+        "engine/step.py",
+        "            # Compiled anew: a fingerprint is of the program that runs.\n"
+        "            self.made_up = MadeUp(self.contributions, sizes, data._stand_in)\n",
+        "",
+        (f"{BORDER}::test_a_fingerprint_is_of_the_program_that_runs",),
+    ),
+    Mutant(
+        "the tag leaves out the shapes and types of records",
+        "wall/storage.py",
+        "            digest.update(repr((leaf.shape, leaf.dtype.str)).encode())\n",
+        "",
+        (f"{BORDER}::test_records_are_in_the_tag_with_their_shapes_and_types",),
+    ),
+    Mutant(
+        "the tag leaves out the origin, in shards",
+        "engine/shards.py",
+        "repr([*program, key.tolist()])",
+        "repr([*program[:-1], key.tolist()])",
+        (f"{BORDER}::test_each_of_the_facts_of_a_run_is_in_the_tag",),
+    ),
+    Mutant(
+        "the tag leaves out the public key, in shards",
+        "engine/shards.py",
+        "repr([*program, key.tolist()])",
+        "repr(program)",
+        (f"{BORDER}::test_each_of_the_facts_of_a_run_is_in_the_tag",),
     ),
     Mutant(
         "only the removal of a record is accounted for",

@@ -126,8 +126,8 @@ def test_repeated_looks_count_again() -> None:
     assert twice.mechanism.steps == 160
     assert twice.epsilon > RECIPE.cost(1e-5)
     assert twice.total.runs == (("run-1", 0.01, 2.0, 100), ("run-1", 0.01, 2.0, 60))
-    assert any("60 steps were looked at again" in note for note in twice.notes)
-    assert "60 steps were looked at again" in twice.to_markdown()
+    assert any("60 steps were taken again" in note for note in twice.notes)
+    assert "60 steps were taken again" in twice.to_markdown()
     twice.verify(book)
 
 
@@ -173,7 +173,7 @@ def test_slack_must_leave_something_of_delta(book: Ledger) -> None:
 
 
 def test_what_cannot_be_issued(book: Ledger) -> None:
-    with pytest.raises(CertificateError, match="no look of run 'run-9'"):
+    with pytest.raises(CertificateError, match="no charge of run 'run-9'"):
         issue(book, run="run-9")
     with pytest.raises(CertificateError, match="says nothing about the other"):
         issue(book, budget=Budget(1.0, 1e-5, unit="record"))
@@ -280,15 +280,15 @@ def test_a_forger_with_a_fitting_digest_cannot_claim_less(real: Certificate) -> 
         "claims ε": {"epsilon": real.epsilon * 0.999},
         "for all runs": {"total": replace(total, epsilon=total.epsilon * 0.99)},
         "recipe is not": {"mechanism": quiet},
-        "looks took": {"mechanism": replace(RECIPE, steps=99)},
-        "its looks took 50": {"lines": real.lines[:1]},
+        "charges took": {"mechanism": replace(RECIPE, steps=99)},
+        "its charges took 50": {"lines": real.lines[:1]},
         "not those of its run": {"run": "run-2"},
-        "looks are not those": {"lines": ()},
+        "charges are not those": {"lines": ()},
         "was changed": {"lines": (replace(real.lines[0], time="2020-01-01T00:00:00+00:00"), last)},
         "order": {"lines": real.lines[::-1]},
         "did not have": {"ledger_lines": 2},
         "head": {"ledger_head": "0" * 64},
-        "last look is not": {"lines": tuple(other)},
+        "last charge is not": {"lines": tuple(other)},
         "own run": {"total": Total(9.0, 1e-5, (), total.composition)},
         "its own": {"total": replace(total, runs=(("run-1", 0.01, 2.0, 99),))},
         "hold its own": {"total": replace(total, runs=(("run-1", 0.01, 9.0, 100),))},
@@ -296,7 +296,7 @@ def test_a_forger_with_a_fitting_digest_cannot_claim_less(real: Certificate) -> 
         "slack": {"slack": 1e-5},
         "its slack 0": {"slack": 0.0},
         "more than the budget": {"budget": Budget(0.9 * real.epsilon, 1e-5, unit="patient")},
-        "had 4 lines, and its looks and runs explain 3": {"ledger_lines": 4, "ledger_head": "0" * 64},
+        "had 4 lines, and its charges and runs explain 3": {"ledger_lines": 4, "ledger_head": "0" * 64},
         "draws": {"numbers": {"draws": "1b" * 32}},
         "hashes": {"numbers": {**NUMBERS, "draws": "1B" * 32}},
         "code of 'anyone'": {"code": "anyone"},
@@ -480,10 +480,10 @@ def test_a_look_left_out_is_found_with_the_ledger() -> None:
     half = replace(RECIPE, steps=50)
     forged = reseal(honest, lines=honest.lines[:1], mechanism=half, epsilon=half.cost(9.99e-6))
     forged.verify()  # a digest is not a signature: only the ledger shows this
-    with pytest.raises(CertificateError, match="not all the ledger's looks"):
+    with pytest.raises(CertificateError, match="not all the ledger's charges"):
         forged.verify(book)
     fewer = reseal(honest, total=replace(honest.total, runs=honest.total.runs[:1]))
-    with pytest.raises(CertificateError, match="its looks and runs explain 3"):
+    with pytest.raises(CertificateError, match="its charges and runs explain 3"):
         fewer.verify()  # the lines that the ledger had are of nobody
     other = (honest.total.runs[0], ("run-3", *honest.total.runs[1][1:]))
     renamed = reseal(honest, total=replace(honest.total, runs=other))

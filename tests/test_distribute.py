@@ -224,7 +224,7 @@ def test_shards_with_the_same_records_draw_on_their_own(open_runner: Callable[..
     data = tacit.distribute.seal(lambda _: script.part(1), shards=4, size=160)
     runner = open_runner(script.written(script.STEPS), data, script.MECHANISM)
     keys = jax.random.wrap_key_data(runner._streams[0], impl=random.CHACHA20)
-    noise, subsets = zip(*(jax.jit(runner._step.draw)(key, jnp.arange(2)) for key in keys), strict=True)
+    noise, subsets = zip(*(jax.jit(runner._step.draws.draw)(key, jnp.arange(2)) for key in keys), strict=True)
     for drawn in (noise, subsets):
         assert len({np.asarray(one).tobytes() for one in drawn}) == 4
 
@@ -260,8 +260,8 @@ def test_one_shard_with_outer_products_is_a_step_like_any_other(open_runner: Cal
     records = np.random.default_rng(1).normal(size=(40, 140)).astype(np.float32)
     data = tacit.distribute.seal(lambda _: records, shards=1, size=40)
     runner = open_runner(method, data, tacit.Mechanism(1.0, 1.0, 0.05, 10))
-    assert runner._step.factoring is not None
-    assert runner._step.factoring.narrow
+    assert runner._step.contributions.factoring is not None
+    assert runner._step.contributions.factoring.narrow
     found = np.asarray(runner.advance(jnp.zeros((80, 60)), 0, 1))
     scaled = (
         records / np.sqrt(np.linalg.norm(records[:, :80], axis=1) * np.linalg.norm(records[:, 80:], axis=1))[:, None]
@@ -366,7 +366,7 @@ def test_a_selection_stays_in_one_process(open_runner: Callable[..., Runner], mo
     recipe = replace(script.MECHANISM, repeats=2.0)
     ledger = Ledger()
     runner = open_runner(script.written(script.STEPS), data, recipe, kind="select", ledgers=[ledger])
-    monkeypatch.setattr(runner._shards, "processes", 2)
+    monkeypatch.setattr(runner._programs.storage, "processes", 2)
     with pytest.raises(ValueError, match="one process"):
         best_of([runner], [script.written(script.STEPS).init(jax.random.key(0))], lambda state: 0.0, seed=1)
     assert not ledger.charges

@@ -170,6 +170,44 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), f"{name(page)} links to {target}: no such heading"
 
 
+REFERENCE = re.compile(
+    r"(?<![\w./-])((?:docs|papers|tests|examples|benchmarks|src)/[\w./-]*\w\.(?:md|py|toml))(?:#([\w-]+))?"
+)
+"""A file of the repository, as docstrings and pages name one, and a heading of it."""
+TEXTS = sorted(
+    path
+    for folder in ("src", "tests", "papers", "examples", "benchmarks", "docs")
+    for path in [*ROOT.glob(f"{folder}/**/*.py"), *ROOT.glob(f"{folder}/**/*.md")]
+) + sorted(ROOT.glob("*.md"))
+
+
+def dangling(text: str) -> Iterator[str]:
+    """Yield the references of a text to files that do not exist, or to headings that a page does not have."""
+    for path, anchor in REFERENCE.findall(text):
+        there = ROOT / path
+        if not there.exists():
+            yield path
+        elif anchor and anchor not in anchors(there):
+            yield f"{path}#{anchor}"
+    yield from re.findall(r"\b(?:METHODS|DESIGN|STYLE)(?:\.md| \d)", text)
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if page == Path(__file__):
+        text = text.replace(DANGLING, "")
+    assert not list(dangling(text))
+
+
+DANGLING = "see docs/nowhere.md, docs/errata.md#nowhere, METHODS 8"
+
+
+def test_a_dangling_reference_is_found() -> None:
+    assert len(list(dangling(DANGLING))) == 3
+    assert not list(dangling("docs/errata.md#topics and https://example.org/docs/nowhere.md"))
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
     assert navigation == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}

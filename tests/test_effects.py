@@ -93,7 +93,7 @@ def test_a_slope_of_a_chance_is_its_derivative() -> None:
     up, down = (tacit.predictions(posterior, {"x": [v + d for v in new["x"]]}).draws for d in (small, -small))
     # Central differences: the third derivative is at most some tens here, and numbers have 24 bits.
     np.testing.assert_allclose(found.draws[:, 0], ((up - down) / (2 * small)).mean(1), atol=5e-3)
-    assert found.title == "Slope of the expected chance of ill = yes"
+    assert found.title == "Slope of the expected probability of ill = yes"
 
 
 @pytest.mark.parametrize("family", ["ordinal", "categorical"])

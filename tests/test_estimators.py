@@ -341,7 +341,7 @@ def test_a_capped_ledger_pays_for_a_loop_until_it_is_used_up(labelled: Any, tmp_
 
 
 def test_a_ledger_that_clone_would_copy_is_refused(labelled: Any) -> None:
-    with pytest.raises(TypeError, match="give the path"):
+    with pytest.raises(TypeError, match="pass the path"):
         logistic(ledger=tacit.Ledger()).fit(*labelled)
 
 

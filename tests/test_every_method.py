@@ -28,6 +28,7 @@ from tacit.methods.belief_net import belief_net
 from tacit.methods.lda import lda
 from tacit.methods.vi import vi
 from tacit.run.public import fit_public
+from tacit.testing import check_method
 from tacit.types import Method, MethodFor, Plan, PyTree, Release
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
@@ -233,12 +234,18 @@ def test_init_needs_no_data(name: str, opened: Callable[[str], Opened]) -> None:
 
 
 @every
+def test_it_passes_what_an_author_s_own_method_must_pass(name: str) -> None:
+    declared = {"sgd,": {"random_draws": False}, "marginals,": {"tolerance": np.inf}}.get(name.split(" ")[0], {})
+    assert check_method(TABLE[name].make(), TABLE[name].records, **declared).passed
+
+
+@every
 def test_a_release_has_the_shape_of_a_contribution(name: str, opened: Callable[[str], Opened]) -> None:
     method, _, start, runner, _ = opened(name)
     step = runner._step
     contribution = jax.eval_shape(method.contribute, start, one_record(name), KEY)
     contribution = released(contribution)  # sparse leaves are released as whole tables
-    release = step._release(step.zero())
+    release = step.release(step.blocks.zero())
     for part in (release.total, release.full):
         assert jax.tree.map(lambda leaf: leaf.shape, part) == jax.tree.map(lambda leaf: leaf.shape, contribution)
     assert jax.tree.structure(release.noise_std) == jax.tree.structure(contribution)
@@ -276,17 +283,17 @@ def test_splitting_segments_changes_no_bit(name: str, opened: Callable[[str], Op
 @every
 def test_a_record_that_is_not_finite_leaves_a_finite_state(name: str, opened: Callable[[str], Opened]) -> None:
     _, _, start, runner, _ = opened(name)
-    honest, column = runner._records, numbers(name)
+    honest, column = runner._programs.storage.arrays, numbers(name)
     try:
         for bad in (np.nan, np.inf, 3e38):
-            runner._records = {**honest, column: honest[column].at[3].set(bad)}
+            runner._programs.storage.arrays = {**honest, column: honest[column].at[3].set(bad)}
             assert is_finite(runner.advance(start, 0, STEPS))
-        runner._records = {**honest, column: jnp.full_like(honest[column], jnp.nan)}
+        runner._programs.storage.arrays = {**honest, column: jnp.full_like(honest[column], jnp.nan)}
         everyone = runner.advance(start, 0, STEPS)
         assert is_finite(everyone)
         assert not same_bits(everyone, start)  # the noise came all the same
     finally:
-        runner._records = honest
+        runner._programs.storage.arrays = honest
 
 
 @every
@@ -366,15 +373,15 @@ def test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo(name: str) -
 def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Callable[[str], Opened]) -> None:
     _, _, start, runner, _ = opened(name)
     step = runner._step
-    program = jax.jit(step.integers)
+    program = jax.jit(step.contributions.integers)
     generator = np.random.default_rng(2)
     for scale in (1e-3, 1.0, 1e6, 1e30):
         # By exactness of the sum, removing a record moves it by that record's own integers.
         given, wild = TABLE[name].records, numbers(name)
-        x = (scale * generator.standard_cauchy((step.chunk, *given[wild].shape[1:]))).astype(np.float32)
+        x = (scale * generator.standard_cauchy((step.sizes.chunk, *given[wild].shape[1:]))).astype(np.float32)
         x = (x > 0).astype(np.float32) if name.startswith("belief_net") and scale == 1.0 else x  # others count 0
         others = {
-            column: generator.integers(0, 2, (step.chunk, *given[column].shape[1:])).astype(given[column].dtype)
+            column: generator.integers(0, 2, (step.sizes.chunk, *given[column].shape[1:])).astype(given[column].dtype)
             for column in set(given) - {wild}
         }
         state = start
@@ -385,11 +392,13 @@ def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Calla
         assert 0 <= longest <= step.radius**2
         assert scale != 1.0 or longest > 0.5 * step.radius**2
         # And they do not depend on its place among the others, nor on the others.
-        order = generator.permutation(step.chunk)
+        order = generator.permutation(step.sizes.chunk)
         moved = {column: values[order] for column, values in others.items()}
         assert np.array_equal(program(state, {wild: x[order], **moved}, KEY), rows[order])
         alone = program(
-            state, {wild: np.where((np.arange(step.chunk) == 5).reshape(-1, *[1] * (x.ndim - 1)), x, 0), **others}, KEY
+            state,
+            {wild: np.where((np.arange(step.sizes.chunk) == 5).reshape(-1, *[1] * (x.ndim - 1)), x, 0), **others},
+            KEY,
         )
         assert np.array_equal(alone[5], rows[5])
 

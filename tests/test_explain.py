@@ -119,7 +119,7 @@ def test_without_delta_there_is_no_exception() -> None:
     [(-1, 1e-5, 0), (math.nan, 1e-5, 0), (1, 1, 0), (1, -1e-5, 0), (1, math.nan, 0), (1, 1e-5, 1e-4)],
 )
 def test_wrong_numbers(epsilon: float, delta: float, slack: float) -> None:
-    with pytest.raises(ValueError, match="give"):
+    with pytest.raises(ValueError, match="write"):
         explain(epsilon, delta, slack=slack)
 
 

@@ -61,7 +61,7 @@ class World:
         advance = engine.Runner._advance_within
 
         def spy(runner: engine.Runner, state: Any, first: int, stop: int) -> Any:
-            met = digest((state, runner._records))
+            met = digest((state, runner._programs.storage.arrays))
             self.executed += [
                 (runner.tag, secret_random.to_bytes(runner._stream), step, met) for step in range(first, stop)
             ]

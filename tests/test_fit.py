@@ -110,7 +110,7 @@ def test_a_method_is_built_for_the_steps_it_is_given():
     assert posterior.certificate.mechanism == planned.certificate.mechanism
     assert posterior.certificate.mechanism.steps == 5
     assert same(planned, posterior)
-    # Within five of its own deviations, which count the noise; the seed is fixed.
+    # Within five of its own deviations, which account for the noise; the seed is fixed.
     draws = posterior.draws["w"]
     assert np.all(np.abs(draws.mean(0) - [0.5, 1.5]) < 5 * draws.std(0))
     # Through a selection a candidate has the steps that the score leaves.

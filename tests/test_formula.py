@@ -16,7 +16,7 @@ import pytest
 
 import tacit
 from tacit.facts import parsing
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.models.formula import Formula, formula
 
@@ -66,7 +66,7 @@ RIGHT_SIDES = [
 
 
 def public_records(count: int = 300, seed: int = 1) -> dict[str, Any]:
-    return evenly(SCHEMA, jax.random.key(seed), count)
+    return even_columns(SCHEMA, jax.random.key(seed), count)
 
 
 def frame_of(records: dict[str, Any]) -> pd.DataFrame:
@@ -250,7 +250,7 @@ def test_names_with_spaces_are_written_in_backquotes() -> None:
 def test_priors_that_fit_nothing() -> None:
     with pytest.raises(ValueError, match=r"a prior is given for 'agee'|A prior is given for 'agee'.*'age'"):
         formula("y ~ age", SCHEMA, priors={"agee": dist.Normal(0, 1)})
-    with pytest.raises(TypeError, match="Give a NumPyro distribution"):
+    with pytest.raises(TypeError, match="Pass a NumPyro distribution"):
         formula("y ~ age", SCHEMA, priors={"age": 3})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match=r"Write tacit\.Schema"):
         Formula("y ~ age", {"age": (0, 1)})  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ LAYERS = (
     "results",
     "run",
     "adapters",
-    "cli datasets __init__ __main__",
+    "cli datasets testing __init__ __main__",
 )
 """Lowest first."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

@@ -241,7 +241,7 @@ def test_simulated_looks_count_too(book: Ledger) -> None:
     ids=str,
 )
 def test_looks_that_make_no_sense(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="A look"):
+    with pytest.raises(ValueError, match="A charge"):
         charge(**changes)
 
 

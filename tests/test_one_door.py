@@ -15,13 +15,14 @@ METHODS_MAY_IMPORT = {
     *(
         "tacit.types",
         "tacit.models.guided",
+        "tacit.models.refusals",
         "tacit.models.traced",
         *("tacit.facts.column", "tacit.facts.schema"),  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
         *(
             f"tacit.methods.{name}"
             for name in (
-                *("conjugate", "curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
+                *("curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
                 *("running", "sites", "sparsity"),
             )
         ),
@@ -53,7 +54,7 @@ def faults(source: str, place: str) -> list[str]:
     found = []
     if not place.startswith(("wall/", "engine/")):
         found += [f"touches {name}" for name in sorted(_mentions(tree) & SECRETS)]
-    if place.startswith("methods/") or place in ("models/guided.py", "models/traced.py"):
+    if place.startswith("methods/") or place in ("models/guided.py", "models/refusals.py", "models/traced.py"):
         found += [f"imports {name}" for name in _imports(tree, place) if not _within(name, METHODS_MAY_IMPORT)]
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

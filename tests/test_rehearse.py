@@ -40,11 +40,11 @@ def method() -> tacit.Method:
 
 
 @pytest.fixture(scope="module")
-def known() -> tacit.run.rehearse.Rehearsal:
+def known() -> tacit.run.rehearsal.Rehearsal:
     return tacit.rehearse(mean_of(200), SCHEMA, BUDGET, epsilons=(0.3, 1), replicates=40, key=KEY)
 
 
-def test_intervals_that_count_the_noise_are_found_to_cover(known: tacit.run.rehearse.Rehearsal) -> None:
+def test_intervals_that_count_the_noise_are_found_to_cover(known: tacit.run.rehearsal.Rehearsal) -> None:
     # The posterior is exact, so that 40 intervals cover binomially: fewer than 29 has probability 0.001. The seed is
     # fixed.
     for row in known.rows:
@@ -69,7 +69,7 @@ def test_a_formula_is_rehearsed_by_the_method_and_the_recipe_of_the_fit(size: in
     assert row.reason == posterior.reason
 
 
-def test_widths_are_those_of_theory(known: tacit.run.rehearse.Rehearsal) -> None:
+def test_widths_are_those_of_theory(known: tacit.run.rehearsal.Rehearsal) -> None:
     for row in known.rows:
         noise = tacit.calibrate(row.budget, rate=1.0, steps=2, clip=6.0).noise_std / np.sqrt(2)
         std = (1 + 200**2 / (200 + noise**2)) ** -0.5
@@ -240,7 +240,7 @@ def test_a_door_with_a_real_secret_takes_no_other_records(open_runner) -> None:
         open_runner(mean_of(20), data, mechanism).rehearse(other, jax.random.key(0), KEY)
 
 
-def test_the_plot_has_a_line_for_each_setting(known: tacit.run.rehearse.Rehearsal) -> None:
+def test_the_plot_has_a_line_for_each_setting(known: tacit.run.rehearsal.Rehearsal) -> None:
     plt = pytest.importorskip("matplotlib.pyplot")
     ax = known.plot()
     assert len(ax.containers) == 1

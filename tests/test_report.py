@@ -104,6 +104,9 @@ def test_it_is_well_formed_and_has_landmarks(checked: Checker) -> None:
     labelled = {facts.get("for") for tag, facts in checked.seen if tag == "label"}
     assert {facts["id"] for tag, facts in checked.seen if tag == "input"} <= labelled
     assert all(facts.get("scope") for tag, facts in checked.seen if tag == "th")
+    lines = [facts.get("points") for tag, facts in checked.seen if tag in ("polyline", "polygon")]
+    assert lines
+    assert all(lines), "a line without points is not drawn"
 
 
 def test_it_says_everything(page: Path, checked: Checker, posterior: tacit.Posterior) -> None:

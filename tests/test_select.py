@@ -196,9 +196,9 @@ def test_a_selection_is_charged_whole_and_once() -> None:
     facts = {"run": "one", "kind": "select", "method": "best of", "tag": "t", "unit": "record", "simulation": False}
     with pytest.raises(ValueError, match="charged once and whole"):
         Charge(mechanism=recipe, first=0, stop=50, **facts)
-    with pytest.raises(ValueError, match="give both or neither"):
+    with pytest.raises(ValueError, match="pass both or neither"):
         Charge(mechanism=recipe, first=0, stop=100, **{**facts, "kind": "fit"})
-    with pytest.raises(ValueError, match="give both or neither"):
+    with pytest.raises(ValueError, match="pass both or neither"):
         Charge(mechanism=replace(recipe, repeats=None), first=0, stop=100, **facts)
     book = Ledger()
     charge = Charge(mechanism=recipe, first=0, stop=100, **facts)

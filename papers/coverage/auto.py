@@ -8,11 +8,11 @@ facts alone, is one of these twelve with its defaults, so that it has a row in t
 best mean over the runs, seen on the held-out records: no one could choose it. Runs are paired: all twelve see the same
 records, and the same records are held out.
 
-None of these tables was looked at while the rule was written (it is METHODS 19.3 with a guessed constant), nor while
-``glm`` was tuned (simulated designs, Adult). Two of them, SUPPORT2 and the poll, are also journeys of papers/front.
-Bounds and levels are round figures from the tables' descriptions. Clip and rate of learning of ``vi`` are numbers in
-its state here, so that eleven of the twelve are one compiled program: a contribution is divided by a factor before the
-clip, which stays: another clip in other units.
+None of these tables was looked at while the rule was written (docs/errata.md#when-curvature-can-be-released, with a
+guessed constant), nor while ``glm`` was tuned (simulated designs, Adult). Two of them, SUPPORT2 and the poll, are also
+journeys of papers/front. Bounds and levels are round figures from the tables' descriptions. Clip and rate of learning
+of ``vi`` are numbers in its state here, so that eleven of the twelve are one compiled program: a contribution is
+divided by a factor before the clip, which stays: another clip in other units.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class Repeated:
     def fit(self, records: Any, seed: int) -> dict[str, Any]:
         """Return a thousand draws."""
         key, steps, runner = jax.random.key(seed), self.mechanism.steps, self.runner
-        runner._records, runner._key = jax.tree.map(jnp.asarray, records), key
+        runner._programs.storage.arrays, runner._key = jax.tree.map(jnp.asarray, records), key
         runner.rekey(random.fixed(seed))
         state = runner.advance(self.init(key), 0, steps)
         draws = self.draws(state, jax.random.fold_in(key, steps))

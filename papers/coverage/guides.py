@@ -46,7 +46,7 @@ class Twice(coverage.Repeated):
     def both(self, records: Any, seed: int) -> dict[str, Any]:
         """Return draws of both kinds; of a Laplace guide of one."""
         key, steps, runner = jax.random.key(seed), self.mechanism.steps, self.runner
-        runner._records, runner._key = jax.tree.map(jnp.asarray, records), key
+        runner._programs.storage.arrays, runner._key = jax.tree.map(jnp.asarray, records), key
         runner.rekey(coverage.random.fixed(seed))
         state, last = runner.advance(self.init(key), 0, steps), jax.random.fold_in(key, steps)
         found = {"": self.draws(state, last)}

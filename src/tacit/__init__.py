@@ -157,7 +157,7 @@ _MODULES = {
 _DEPRECATED = {
     "Answer": ("run.ask", "Answer"),
     "Formula": ("models.formula", "Formula"),
-    "Rehearsal": ("run.rehearse", "Rehearsal"),
+    "Rehearsal": ("run.rehearsal", "Rehearsal"),
     "Release": ("types", "Release"),
     "Rows": ("types", "SparseRows"),
     "Selected": ("run.select", "Selected"),

@@ -132,7 +132,9 @@ def _stays(random: np.random.Generator, schema: Schema) -> dict[str, Any]:
 def hospital_model(
     age: Any, sex: Any, emergency: Any, days: Any, earlier_stays: Any, diabetes: Any, readmitted: Any = None
 ) -> None:
-    """Model readmission by a logistic regression; columns are centred and scaled by public constants.
+    """Sample readmissions from a logistic regression, as a NumPyro model.
+
+    Columns are centred and scaled by public constants.
 
     Privacy: public.
     """

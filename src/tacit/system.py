@@ -129,7 +129,7 @@ def write_at(file: int, data: bytes, offset: int) -> int:
 
 
 def expect_random_access(file: int, memory: mmap.mmap | None = None) -> None:
-    """Tell the system that a file, and its memory map if given, is read at scattered places. A hint only.
+    """Announce that a file, and its memory map if given, is read at scattered places. A hint only.
 
     Privacy: public.
     """
@@ -140,7 +140,7 @@ def expect_random_access(file: int, memory: mmap.mmap | None = None) -> None:
 
 
 def prefetch(file: int, start: int, size: int) -> None:
-    """Ask the system to read a part of a file ahead of its use. A hint only.
+    """Request that the system reads a part of a file ahead of its use. A hint only.
 
     Privacy: public.
     """
@@ -149,7 +149,7 @@ def prefetch(file: int, start: int, size: int) -> None:
 
 
 def release_pages(memory: mmap.mmap, begin: int, end: int) -> None:
-    """Let go of the resident pages of a memory map. A hint only.
+    """Release the resident pages of a memory map. A hint only.
 
     Privacy: public.
     """
@@ -159,7 +159,7 @@ def release_pages(memory: mmap.mmap, begin: int, end: int) -> None:
 
 
 def can_lock() -> bool:
-    """Whether this system has locks that end with the process that holds them.
+    """Return whether this system has locks that end with the process that holds them.
 
     Privacy: public.
     """
@@ -168,7 +168,7 @@ def can_lock() -> bool:
 
 @contextlib.contextmanager
 def locked(file: int, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold a lock on an open file against every other open file, in this process or another.
+    """Lock an open file against every other open file, in this process or another.
 
     Privacy: public.
 
@@ -199,7 +199,7 @@ def locked(file: int, *, shared: bool = False, wait: bool = True) -> Iterator[No
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold a lock on an existing folder; if it is taken, ``BlockingIOError`` is raised.
+    """Lock an existing folder; if it is taken, ``BlockingIOError`` is raised.
 
     Privacy: public.
     """
@@ -217,7 +217,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def flush_to_disk(file: int) -> None:
-    """Bring an open file to the disk, so that it survives a power failure.
+    """Flush an open file to the disk, so that it survives a power failure.
 
     Privacy: public.
     """
@@ -230,7 +230,7 @@ def flush_to_disk(file: int) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Bring the names of a folder's files to the disk. Windows does so by itself.
+    """Flush the names of a folder's files to the disk. Windows does so by itself.
 
     Privacy: public.
     """

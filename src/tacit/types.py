@@ -50,7 +50,7 @@ class SparseRows:
 
 
 def is_sparse(leaf: Any) -> bool:
-    """Say whether a leaf of a contribution is a sparse one: ``jax.tree.map(..., is_leaf=is_sparse)``."""
+    """Return whether a leaf of a contribution is a sparse one: ``jax.tree.map(..., is_leaf=is_sparse)``."""
     return isinstance(leaf, SparseRows)
 
 
@@ -94,10 +94,10 @@ class Requirement(NamedTuple):
     predicate
         ``predicate(record) -> bool``, computed inside the wall.
     fixed
-        Whether records are also looked at beforehand, and refused all together. Only for predicates of tacit's own
-        without a number that the caller may choose: with one, refusals would answer questions for free.
+        Whether records are also checked before the run, and refused if any does not fit. Only for predicates of tacit
+        itself that have no number for the caller to choose: with one, refusals would answer questions for free.
     facts
-        Columns of a schema from which the need follows. Other schemas are refused, without a look at the records.
+        Columns of a schema from which the need follows. Other schemas are refused, without reading the records.
     """
 
     message: str
@@ -164,6 +164,8 @@ class Model(NamedTuple):
 class Method(NamedTuple):
     """An inference method: four pure functions, what suits them, and what is known of the model.
 
+    Privacy: public, but for ``contribute``, which runs inside the wall on one record.
+
     Attributes
     ----------
     init
@@ -178,9 +180,9 @@ class Method(NamedTuple):
     point_estimates
         ``point_estimates(state) -> dict``. Public: what was estimated without a posterior, such as the parameters of
         a network. Optional.
-    own
+    per_record_key
         Whether ``contribute`` takes a fourth argument, ``contribute(state, record, key, record_key)``: a secret key of
-        this record in this step, for latent variables of a record and for noise of its own.
+        this record in this step, for latent variables of a record and for other randomness that records do not share.
     requirements
         What must be true of every record; others contribute nothing (`Requirement`).
     min_steps
@@ -201,6 +203,20 @@ class Method(NamedTuple):
         What suits the method where the user of ``tacit.fit`` gives none.
     model
         What is known of the model: predictions, densities, made-up records, names.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, numpy as np, tacit
+    >>> mean = tacit.Method(
+    ...     init=lambda key: jnp.float32(0),
+    ...     contribute=lambda state, record, key: record["age"] / 100,
+    ...     update=lambda state, release, key: 100 * release.full / 2,
+    ...     draw=lambda state, key: {"mean": state},
+    ... )
+    >>> ages = {"age": np.array([40.0, 60.0])}
+    >>> posterior = tacit.fit_public(mean, ages, steps=1, key=jax.random.key(0))
+    >>> round(float(posterior.draws["mean"][0]), 2)
+    50.0
     """
 
     init: Callable[[Key], State]
@@ -222,7 +238,8 @@ class Method(NamedTuple):
     def contribution(self, state: State, record: Record, key: Key, record_key: Key | None) -> PyTree:
         """Return one record's contribution; its own key is handed on where the method takes one.
 
-        Privacy: of one record, not bounded yet. Inside the wall ``own`` is secret; on public records any key will do.
+        Privacy: of one record, not bounded yet. Inside the wall ``record_key`` is secret; on public records any key
+        will do.
         """
         return (
             self.contribute(state, record, key, record_key)
@@ -269,6 +286,14 @@ class Plan:
         The ``tacit.Budget`` that may be spent.
     engine
         What computes the sums.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> plan = tacit.Plan({"x": np.zeros(3), "y": np.zeros(())}, 1000, steps=100)
+    >>> method = tacit.sep(tacit.sites.gaussian(0.5))(plan)
+    >>> method.for_size
+    1000
     """
 
     placeholder: Record
@@ -285,7 +310,7 @@ class Plan:
     engine: str | None = None
 
     def agrees(self, size: int) -> bool:
-        """Say whether there may be so many records: as many as units, or up to ``max_records`` times as many."""
+        """Return whether there may be so many records: as many as units, or up to ``max_records`` times as many."""
         return self.size is None or self.size <= size <= self.size * self.max_records
 
 
@@ -295,12 +320,26 @@ class MethodFor:
 
     ``tacit.fit`` makes the plan and calls it. A function of your own becomes one by ``MethodFor(build)``.
 
+    Privacy: public.
+
     Attributes
     ----------
     build
         ``build(plan) -> method``. Public: it sees no record.
 
-    Privacy: public.
+    Examples
+    --------
+    >>> import jax.numpy as jnp, tacit
+    >>> def build(plan):
+    ...     return tacit.Method(
+    ...         init=lambda key: jnp.float32(0),
+    ...         contribute=lambda state, record, key: record["age"] / 100,
+    ...         update=lambda state, release, key: 100 * release.full / plan.size,
+    ...         draw=lambda state, key: {"mean": state},
+    ...         for_size=plan.size,
+    ...     )
+    >>> tacit.MethodFor(build)(tacit.Plan({"age": jnp.float32(50)}, 200)).for_size
+    200
     """
 
     build: Callable[[Plan], Method]

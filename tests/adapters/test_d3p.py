@@ -730,7 +730,7 @@ def test_other_mistakes_are_told_what_to_write(fit: Fit) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             mistake()
-    with pytest.raises(ValueError, match=r"Give all plates over records the same N"):
+    with pytest.raises(ValueError, match=r"Use the same N for all plates over records"):
         made(two_plates).init(d3p.PRNGKey(0), *records())
 
 

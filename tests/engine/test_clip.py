@@ -16,12 +16,15 @@ import pytest
 
 from tacit.engine import clip, lattice
 from tacit.engine.outer import Factors
-from tacit.engine.runner import QUICK_OPTIONS, _known
+from tacit.engine.sizes import QUICK_OPTIONS, is_known
 from tacit.wall import clip as reference_clip
 
 DIMENSIONS = [1, 2, 7, 100, 1000, 5000]
 RADIUS = 65_537
-OPTIONS: list[dict[str, bool]] = [{}, *({name: value} for name, value in QUICK_OPTIONS.items() if _known(name, value))]
+OPTIONS: list[dict[str, bool]] = [
+    {},
+    *({name: value} for name, value in QUICK_OPTIONS.items() if is_known(name, value)),
+]
 """Those of the compiler with which the wall's programs are compiled: long runs, and short ones."""
 to_integers = jax.jit(clip.to_integers, static_argnums=(1, 2))
 

@@ -16,8 +16,8 @@ import pytest
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import disk
-from tacit.engine import runner as engine
+from tacit.engine import disk, fetch, files, sizes
+from tacit.engine.fetch import OnDisk
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
 from tacit.types import Method, Requirement
@@ -89,18 +89,18 @@ def test_on_disk_and_in_memory_give_the_same_bits(
 ) -> None:
     """Same key, same subsets, noise and sums: three segments of groups of 64 steps, whatever way rows are read."""
     monkeypatch.setattr(disk, "MAPPED", 1 << 30 if way == "mapped" else 0)
-    monkeypatch.setattr(disk, "COLD", 1.0 if way == "mapped" else 0.0)
-    monkeypatch.setattr(disk, "FAR", 1 << 18 if way == "windows" else 0)
-    monkeypatch.setattr(disk, "WINDOW", 4096)
+    monkeypatch.setattr(fetch, "COLD", 1.0 if way == "mapped" else 0.0)
+    monkeypatch.setattr(files, "FAR", 1 << 18 if way == "windows" else 0)
+    monkeypatch.setattr(files, "WINDOW", 4096)
     looked = []
-    by_windows = disk.File._gather_by_windows
-    monkeypatch.setattr(disk.File, "_gather_by_windows", lambda *given: (looked.append(1), by_windows(*given)))
+    by_windows = files.File._gather_by_windows
+    monkeypatch.setattr(files.File, "_gather_by_windows", lambda *given: (looked.append(1), by_windows(*given)))
     stored = tacit.read_columns(folder)
     assert stored._records.files[0].stays == (way == "mapped")
     assert "sealed" in repr(stored)
     memory = open_runner(slope(per_record_key), tacit.PrivateData(table(), SCHEMA), MECHANISM)
     fetched = open_runner(slope(per_record_key), stored, MECHANISM)
-    assert fetched._fetch is not None
+    assert isinstance(fetched._programs, OnDisk)
     whole = run(memory)
     assert np.isfinite(whole).all()
     assert whole.any()
@@ -115,7 +115,7 @@ def test_records_are_found_wherever_they_stand_and_memory_is_let_go(
     count = 300_000  # more than sixteen bits tell apart
     values = np.arange(20 * count, dtype=np.int32).reshape(count, 20)
     np.save(tmp_path / "x.npy", values)
-    monkeypatch.setattr(disk, "WINDOW", 1 << 20)
+    monkeypatch.setattr(files, "WINDOW", 1 << 20)
     file = tacit.read_columns(tmp_path, mapped=0)._records.files[0]
     assert not file.stays
     random = np.random.default_rng(0)
@@ -139,11 +139,11 @@ def test_groups_of_steps_are_sized_by_the_run(
     folder: Path, open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, words: int
 ) -> None:
     """Cheap words are drawn for at least 64 steps; those of OpenSSL for no more than a part of a segment."""
-    monkeypatch.setattr(engine, "BY_JAX", words)
+    monkeypatch.setattr(sizes, "BY_JAX", words)
     mechanism = dataclasses.replace(MECHANISM, steps=800)
     runner = open_runner(slope(), tacit.read_columns(folder), mechanism)
-    assert runner._fetch.together == (64 if words else 4)
-    assert (runner._fetch._words is None) == bool(words)
+    assert runner._programs.together == (64 if words else 4)
+    assert (runner._programs._words is None) == bool(words)
     memory = open_runner(slope(), tacit.PrivateData(table(), SCHEMA), mechanism)
     assert np.array_equal(run(runner, (0, 5)), run(memory, (0, 5)))
 
@@ -151,7 +151,7 @@ def test_groups_of_steps_are_sized_by_the_run(
 def test_what_is_handed_over_is_the_subset(folder: Path, open_runner: Callable[..., Runner]) -> None:
     stored = tacit.read_columns(folder)
     runner = open_runner(slope(), stored, MECHANISM)
-    fetch, draw = runner._fetch, jax.jit(runner._step.draw)
+    fetch, draw = runner._programs, jax.jit(runner._step.draws.draw)
     assert fetch.together == 64
     sealed, sizes = tacit.PrivateData(table(), SCHEMA)._records, []
     for start in (0, 64):
@@ -192,16 +192,16 @@ def test_a_step_in_parts_is_the_step(
 
     At the smaller rate half of the subsets end with a chunk of another size.
     """
-    monkeypatch.setattr(engine, "QUICK", 0)
+    monkeypatch.setattr(sizes, "QUICK", 0)
     mechanism = Mechanism(rate, 1.5, 1.0, 4)
     start = products().init(jax.random.key(0))
     memory = open_runner(products(), tacit.PrivateData(table(), SCHEMA), mechanism)
-    assert memory._step.factoring is not None
-    assert memory._step.tail
-    monkeypatch.setattr(disk, "HANDED_AT_ONCE", memory._step.chunk * 20)
+    assert memory._step.contributions.factoring is not None
+    assert memory._step.sizes.tail
+    monkeypatch.setattr(fetch, "HANDED_AT_ONCE", memory._step.sizes.chunk * 20)
     parts = open_runner(products(), tacit.read_columns(folder), mechanism)
-    assert parts._fetch.parted
-    assert parts._fetch.width < memory._step.width
+    assert parts._programs.parted
+    assert parts._programs.width < memory._step.sizes.width
     one, other = (runner.advance(start, 0, 4) for runner in (memory, parts))
     assert all(np.array_equal(*both) for both in zip(one, other, strict=True))
 
@@ -216,10 +216,10 @@ def test_long_contributions_and_everyone(
     assert np.array_equal(
         run(open_runner(slope(), stored, everyone), (0, 3)), run(open_runner(slope(), sealed, everyone), (0, 3))
     )
-    monkeypatch.setattr(engine, "BY_JAX", 4)
+    monkeypatch.setattr(sizes, "BY_JAX", 4)
     alone = open_runner(slope(), stored, MECHANISM)
-    assert alone._step.alone
-    assert alone._fetch.together == 1
+    assert alone._step.sizes.external_words
+    assert alone._programs.together == 1
     assert np.array_equal(run(alone, (0, 5)), run(open_runner(slope(), sealed, MECHANISM), (0, 5)))
 
 
@@ -269,7 +269,7 @@ def test_the_ledger_is_charged_before_a_record_is_fetched(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(disk.File, "gather", stop)
+    monkeypatch.setattr(files.File, "gather", stop)
     with pytest.raises(KeyboardInterrupt):
         runner.advance(jnp.zeros(3), 0, 2)
     assert [(charge.first, charge.stop) for charge in ledger.charges] == [(0, 2)]
@@ -329,7 +329,7 @@ def test_own_npy_files_without_a_schema(tmp_path: Path, open_runner: Callable[..
 
 
 def test_needs_are_checked_in_every_block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "BLOCK", 64)
+    monkeypatch.setattr(files, "BLOCK", 64)
     stored = tacit.read_columns(folder)._records
     seen = np.concatenate([np.asarray(block["x"]) for block in stored.blocks()])
     whole = np.asarray(tacit.PrivateData(table(), SCHEMA)._records["x"])

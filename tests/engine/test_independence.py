@@ -21,7 +21,7 @@ from jax.interpreters import batching, mlir
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import random, rewrite
 from tacit.engine.independence import Along, apart
-from tacit.engine.runner import _Step
+from tacit.engine.step import Step
 from tacit.types import Method, Plan
 from tacit.wall.data import PrivateData
 from tests.engine.test_places import models
@@ -220,21 +220,23 @@ def summed(contribute: Callable[[Any], Any]) -> Method:
     )
 
 
-def step_of(contribute: Callable[[Any], Any], count: int = 70) -> tuple[_Step, PrivateData]:
+def step_of(contribute: Callable[[Any], Any], count: int = 70) -> tuple[Step, PrivateData]:
     values = np.random.default_rng(0).normal(size=(count, 2)).astype(np.float32)
     values[0] = 25
     data = PrivateData(values, size=count)
-    return _Step(summed(contribute), data, Mechanism(1.0, 1.0, 4.0, 1), jnp.zeros(())), data
+    return Step(summed(contribute), data, Mechanism(1.0, 1.0, 4.0, 1), jnp.zeros(())), data
 
 
 def test_a_rule_for_batches_gets_one_record_at_a_time() -> None:
     """One record more moved the sum by 25 clips, by a maximum over the chunk that no order of records shows."""
     step, data = step_of(lambda x: leaking(LEAKS["largest"])(x) / 100)
-    assert not step.alike
-    integers = np.asarray(step.integers(jnp.zeros(()), np.resize(data._records, (step.chunk, 2)), KEY))
-    without = np.resize(data._records, (step.chunk, 2))
+    assert not step.contributions.slot_invariant
+    integers = np.asarray(
+        step.contributions.integers(jnp.zeros(()), np.resize(data._records, (step.sizes.chunk, 2)), KEY)
+    )
+    without = np.resize(data._records, (step.sizes.chunk, 2))
     without[0] = 0
-    fewer = np.asarray(step.integers(jnp.zeros(()), without, KEY))
+    fewer = np.asarray(step.contributions.integers(jnp.zeros(()), without, KEY))
     assert np.array_equal(integers[1:70], fewer[1:70])
 
 
@@ -252,7 +254,7 @@ def test_an_rbg_key_becomes_one_whose_draws_do_not_see_the_batch() -> None:
 
     assert not proved(drawing)  # whatever the dynamic check sees
     step, _ = step_of(drawing)
-    assert not step.alike
+    assert not step.contributions.slot_invariant
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -292,12 +294,12 @@ def test_what_was_checked_is_what_is_compiled() -> None:
         return leaking(LEAKS["largest"])(x) if next(traces) > 20 else x
 
     step, data = step_of(turncoat)
-    rows = np.resize(data._records, (step.chunk, 2))
-    first = jax.jit(step.integers)(jnp.zeros(()), rows, KEY)
+    rows = np.resize(data._records, (step.sizes.chunk, 2))
+    first = jax.jit(step.contributions.integers)(jnp.zeros(()), rows, KEY)
     for _ in range(30):
         next(traces)
     before = next(traces)
-    assert jnp.array_equal(first, jax.jit(lambda *given: step.integers(*given))(jnp.zeros(()), rows, KEY))
+    assert jnp.array_equal(first, jax.jit(lambda *given: step.contributions.integers(*given))(jnp.zeros(()), rows, KEY))
     assert next(traces) == before + 1
 
 

@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +18,8 @@ from jax.example_libraries import stax
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import outer, random
-from tacit.engine.runner import _Step
+from tacit.engine.memory import program_of, sum_over
+from tacit.engine.step import Step
 from tacit.types import Method, SparseRows
 from tacit.wall.data import PrivateData
 
@@ -203,15 +205,17 @@ def network(batch_of_one: bool = False) -> Method:
     )
 
 
-def step_of(method: Method, count: int = 40, size: int | None = 40, **facts: Any) -> _Step:
+def step_of(method: Method, count: int = 40, size: int | None = 40, **facts: Any) -> Step:
     mechanism = Mechanism(**{"rate": 0.5, "clip": 1.0, "noise_multiplier": 1.0, "steps": 10} | facts)
-    return _Step(method, PrivateData(np.zeros((count, P), np.float32), size=size), mechanism, method.init(KEY))
+    return Step(method, PrivateData(np.zeros((count, P), np.float32), size=size), mechanism, method.init(KEY))
 
 
-def totals(step: _Step, records: Any, method: Method) -> Any:
-    subset = np.minimum(np.arange(math.ceil(len(records) / step.chunk) * step.chunk, dtype=np.int32), len(records))
+def totals(step: Step, records: Any, method: Method) -> Any:
+    subset = np.minimum(
+        np.arange(math.ceil(len(records) / step.sizes.chunk) * step.sizes.chunk, dtype=np.int32), len(records)
+    )
     program = jax.jit(
-        lambda records, subset: step._release(step._sum(WEIGHTS, records, subset[None], jnp.int32(0), KEY)).total
+        lambda records, subset: step.release(sum_over(step, WEIGHTS, records, subset[None], jnp.int32(0), KEY)).total
     )
     return program(records, subset)
 
@@ -223,13 +227,13 @@ def test_taken_apart_or_not_the_sum_is_the_same(
 ) -> None:
     records = np.asarray(jax.random.normal(jax.random.key(1), (40, P)))
     apart = step_of(network(), clip=clip, weights=weights)
-    assert apart.factoring is not None
-    assert apart.factoring.pairs == ((P, Q), (Q, 1), (Q, R))
-    assert apart.factoring.plain == 0
+    assert apart.contributions.factoring is not None
+    assert apart.contributions.factoring.pairs == ((P, Q), (Q, 1), (Q, R))
+    assert apart.contributions.factoring.plain == 0
     found = totals(apart, records, network())
     monkeypatch.setattr(outer, "find", lambda *arguments, thin: [None] * 3)
     whole = step_of(network(), clip=clip, weights=weights)
-    assert whole.factoring is None
+    assert whole.contributions.factoring is None
     wanted = totals(whole, records, network())
     # Both are within half a unit a record and within the few thousandths of the clip that they are drawn in.
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
@@ -238,18 +242,18 @@ def test_taken_apart_or_not_the_sum_is_the_same(
 
 def test_records_one_at_a_time_give_the_same_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     step = step_of(network())
-    assert step.alike
-    records = jax.random.normal(jax.random.key(1), (step.chunk, P))
-    together = jax.jit(step.clipped)(WEIGHTS, records, KEY)
-    step.alike = False
-    alone = jax.jit(lambda *given: step.clipped(*given))(WEIGHTS, records, KEY)
+    assert step.contributions.slot_invariant
+    records = jax.random.normal(jax.random.key(1), (step.sizes.chunk, P))
+    together = jax.jit(step.contributions.clipped)(WEIGHTS, records, KEY)
+    step.contributions.slot_invariant = False
+    alone = jax.jit(lambda *given: step.contributions.clipped(*given))(WEIGHTS, records, KEY)
     for one, other in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max(initial=0))
 
 
 @recognising
 def test_batches_of_one_and_own_keys_are_taken_apart_too() -> None:
-    assert step_of(network(batch_of_one=True)).factoring is not None
+    assert step_of(network(batch_of_one=True)).contributions.factoring is not None
     noisy = network()._replace(
         contribute=lambda state, record, key, record_key: jax.grad(dense(jax.nn.relu))(
             state, record + 0.1 * jax.random.normal(record_key, (P,))
@@ -257,8 +261,8 @@ def test_batches_of_one_and_own_keys_are_taken_apart_too() -> None:
         per_record_key=True,
     )
     step = step_of(noisy)
-    assert step.factoring is not None
-    assert step.alike
+    assert step.contributions.factoring is not None
+    assert step.contributions.slot_invariant
 
 
 def test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribution() -> None:
@@ -273,13 +277,13 @@ def test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribu
     moved = plain._replace(contribute=lambda state, record, key: plain.contribute(state, counted(record), key))
     for method, size in ((plain, 152), (moved, 0)):
         data = PrivateData(np.zeros((300, P), np.float32), size=300)
-        step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10**6), WEIGHTS)
-        assert step.factoring is not None
-        assert step.factoring.tail == 152
-        assert step.alike
-        assert step.tail == size
-    short = _Step(plain, data, Mechanism(0.5, 1.0, 1.0, 10), WEIGHTS)
-    assert not short.tail, "what is soon done is not compiled for two sizes"
+        step = Step(method, data, Mechanism(0.5, 1.0, 1.0, 10**6), WEIGHTS)
+        assert step.contributions.factoring is not None
+        assert step.contributions.factoring.tail == 152
+        assert step.contributions.slot_invariant
+        assert step.sizes.tail == size
+    short = Step(plain, data, Mechanism(0.5, 1.0, 1.0, 10), WEIGHTS)
+    assert not short.sizes.tail, "what is soon done is not compiled for two sizes"
 
 
 def test_with_a_smaller_last_chunk_sums_are_what_they_are_without() -> None:
@@ -295,14 +299,14 @@ def test_with_a_smaller_last_chunk_sums_are_what_they_are_without() -> None:
         per_record_key=True,
     )
     records = jax.random.normal(jax.random.key(1), (600, P))
-    step = _Step(method, PrivateData(np.asarray(records), size=300), Mechanism(0.5, 1.0, 1.0, 10**6), WEIGHTS)
-    factoring, chunk, tail = step.factoring, step.chunk, step.tail
+    step = Step(method, PrivateData(np.asarray(records), size=300), Mechanism(0.5, 1.0, 1.0, 10**6), WEIGHTS)
+    factoring, chunk, tail = step.contributions.factoring, step.sizes.chunk, step.sizes.tail
     assert factoring is not None
     assert (chunk, tail, factoring.chunks) == (176, 152, 2)
-    added = functools.partial(step._sum, WEIGHTS)
+    added = functools.partial(sum_over, step, WEIGHTS)
     with_tail = jax.jit(lambda subset: added(records, subset, jnp.int32(0), KEY, random.fixed(3)))
     with_tail(jnp.zeros((1, 704), jnp.int32))
-    step.tail = 0
+    step.sums.sizes = replace(step.sizes, tail=0)
     without = jax.jit(lambda subset: added(records, subset, jnp.int32(0), KEY, random.fixed(3)))
     gamma = chunk * 2.0**-24
     edges = (0, tail, chunk, chunk + tail, 2 * chunk, 2 * chunk + tail)
@@ -325,17 +329,17 @@ def sizes(text: str) -> set[int]:
 
 
 def test_no_array_holds_every_record_s_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    def arrays(step: _Step) -> set[int]:
+    def arrays(step: Step) -> set[int]:
         secret = random.fixed(1)
-        inputs = WEIGHTS, 0, 0, 1, step.given(secret), secret, KEY, np.zeros((40, P), np.float32)
-        return sizes(jax.jit(step.take).lower(*inputs).compile().as_text())
+        inputs = WEIGHTS, 0, 0, 1, step.draws.input_shapes(secret), secret, KEY, np.zeros((40, P), np.float32)
+        return sizes(jax.jit(program_of(step)).lower(*inputs).compile().as_text())
 
     apart = step_of(network())
-    each = {apart.chunk * P * Q, apart.chunk * Q * R, apart.chunk * apart.dimension}
+    each = {apart.sizes.chunk * P * Q, apart.sizes.chunk * Q * R, apart.sizes.chunk * apart.dimension}
     assert not each & arrays(apart)
     monkeypatch.setattr(outer, "find", lambda *arguments, thin: [None] * 3)
     whole = step_of(network())
-    assert {whole.chunk * P * Q, whole.chunk * Q * R, whole.chunk * whole.dimension} & arrays(whole)
+    assert {whole.sizes.chunk * P * Q, whole.sizes.chunk * Q * R, whole.sizes.chunk * whole.dimension} & arrays(whole)
 
 
 def test_the_memory_of_a_step_does_not_follow_the_records() -> None:
@@ -343,13 +347,13 @@ def test_the_memory_of_a_step_does_not_follow_the_records() -> None:
     for count in (5000, 100_000):  # gaps between records have as many digits
         step = step_of(network(), count, count, rate=20 / count)
         secret = random.fixed(1)
-        inputs = WEIGHTS, 0, 0, 1, step.given(secret), secret, KEY, np.zeros((count, P), np.float32)
-        temporary.append(jax.jit(step.take).lower(*inputs).compile().memory_analysis().temp_size_in_bytes)
+        inputs = WEIGHTS, 0, 0, 1, step.draws.input_shapes(secret), secret, KEY, np.zeros((count, P), np.float32)
+        temporary.append(jax.jit(program_of(step)).lower(*inputs).compile().memory_analysis().temp_size_in_bytes)
     assert temporary[1] < 1.05 * temporary[0]
 
 
 @recognising
 def test_a_weight_far_from_the_clip_is_not_taken_apart() -> None:
     step = step_of(network(), weights=(1e30, 1.0, 1.0), clip=1e-3)
-    assert step.factoring is not None
-    assert step.factoring.pairs == ((Q, 1), (Q, R))
+    assert step.contributions.factoring is not None
+    assert step.contributions.factoring.pairs == ((Q, 1), (Q, R))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,10 @@ from scipy import stats
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import lattice, random
-from tacit.engine.runner import Runner, _Step
+from tacit.engine.made_up import MadeUp
+from tacit.engine.memory import program_of, sum_over
+from tacit.engine.runner import Runner
+from tacit.engine.step import Step
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
@@ -37,16 +41,16 @@ def drawn(width: int = WIDTH) -> Method:
     )
 
 
-def step_of(method: Method, count: int = COUNT, mechanism: Mechanism = MECHANISM) -> _Step:
+def step_of(method: Method, count: int = COUNT, mechanism: Mechanism = MECHANISM) -> Step:
     data = PrivateData(np.zeros((count, WIDTH), np.float32), size=COUNT)
-    return _Step(method, data, mechanism, method.init(KEY))
+    return Step(method, data, mechanism, method.init(KEY))
 
 
-def slots(step: _Step, secret: int, t: int) -> Any:
+def slots(step: Step, secret: int, t: int) -> Any:
     """Return the own keys of the first chunk of a step, as ``_sum`` makes them."""
-    record_key = step.record_keys(random.fixed(secret), jnp.asarray([t]))
+    record_key = step.draws.record_keys(random.fixed(secret), jnp.asarray([t]))
     assert record_key is not None
-    return random.fold_in(record_key[0], jnp.arange(step.chunk))
+    return random.fold_in(record_key[0], jnp.arange(step.sizes.chunk))
 
 
 def words(keys: Any) -> list[bytes]:
@@ -56,9 +60,9 @@ def words(keys: Any) -> list[bytes]:
 @pytest.mark.usefixtures("quick_compiler")
 def test_records_of_the_same_content_get_different_draws() -> None:
     step = step_of(drawn())
-    rows = np.zeros((step.chunk, WIDTH), np.float32)
-    integers = np.asarray(jax.jit(step.integers)(step.method.init(KEY), rows, KEY, slots(step, 1, 0)))
-    assert len(np.unique(integers, axis=0)) == step.chunk
+    rows = np.zeros((step.sizes.chunk, WIDTH), np.float32)
+    integers = np.asarray(jax.jit(step.contributions.integers)(step.method.init(KEY), rows, KEY, slots(step, 1, 0)))
+    assert len(np.unique(integers, axis=0)) == step.sizes.chunk
     # The draws are uniform on (-1, 1), and at this clip none is cut.
     numbers = integers.ravel() * step.unit
     assert stats.kstest(numbers, stats.uniform(-1, 2).cdf).pvalue > 1e-6
@@ -70,11 +74,11 @@ def test_no_two_keys_of_a_run_are_the_same() -> None:
     step = step_of(drawn())
     secret = random.fixed(1)
     record_key = [key for t in range(5) for key in words(slots(step, 1, t))]
-    parents = words(step.record_keys(secret, jnp.arange(5)))
+    parents = words(step.draws.record_keys(secret, jnp.arange(5)))
     others = words(random.fold_in(secret, jnp.arange(64))) + words(secret)
     ties = words(random.fold_in(random.fold_in(secret, jnp.int32(1)), jnp.arange(64)))
     everything = record_key + parents + others + ties
-    assert len(set(everything)) == len(everything) == 5 * step.chunk + 5 + 65 + 64
+    assert len(set(everything)) == len(everything) == 5 * step.sizes.chunk + 5 + 65 + 64
 
 
 @pytest.mark.usefixtures("quick_compiler")
@@ -103,25 +107,25 @@ def test_a_record_that_keeps_its_key_keeps_its_integers() -> None:
     """The coupling of the proof: keys go with the records, and one record's removal changes no other's integers."""
     step = step_of(drawn())
     generator = np.random.default_rng(0)
-    rows = generator.normal(size=(step.chunk, WIDTH)).astype(np.float32)
-    record_key, program = slots(step, 1, 0), jax.jit(step.integers)
+    rows = generator.normal(size=(step.sizes.chunk, WIDTH)).astype(np.float32)
+    record_key, program = slots(step, 1, 0), jax.jit(step.contributions.integers)
     state = step.method.init(KEY)
     here = np.asarray(program(state, rows, KEY, record_key))
-    for gone in (0, 1, step.chunk // 2, step.chunk - 1):
-        left = np.append(np.delete(np.arange(step.chunk), gone), gone)
+    for gone in (0, 1, step.sizes.chunk // 2, step.sizes.chunk - 1):
+        left = np.append(np.delete(np.arange(step.sizes.chunk), gone), gone)
         assert np.array_equal(program(state, rows[left], KEY, record_key[left]), here[left])
     # Keys that stay with the slots instead change every record behind the one removed: they must not be public.
-    moved = np.roll(np.arange(step.chunk), -1)
+    moved = np.roll(np.arange(step.sizes.chunk), -1)
     assert not np.any(np.all(np.asarray(program(state, rows[moved], KEY, record_key)) == here[moved], axis=1))
 
 
 @pytest.mark.usefixtures("quick_compiler")
 def test_every_slot_draws_by_the_same_law() -> None:
     step = step_of(drawn())
-    rows = np.zeros((step.chunk, WIDTH), np.float32)
-    program = jax.jit(lambda t: step.integers(step.method.init(KEY), rows, KEY, slots(step, 1, t)))
+    rows = np.zeros((step.sizes.chunk, WIDTH), np.float32)
+    program = jax.jit(lambda t: step.contributions.integers(step.method.init(KEY), rows, KEY, slots(step, 1, t)))
     numbers = np.stack([np.asarray(program(t)) for t in range(200)]) * step.unit
-    for slot in (0, 1, step.chunk // 2, step.chunk - 1):
+    for slot in (0, 1, step.sizes.chunk // 2, step.sizes.chunk - 1):
         assert stats.kstest(numbers[:, slot].ravel(), stats.uniform(-1, 2).cdf).pvalue > 1e-6
     # Neighbouring slots and steps are not correlated: of 600 pairs, a quarter is six standard deviations.
     assert abs(np.corrcoef(numbers[:, 0].ravel(), numbers[:, 1].ravel())[0, 1]) < 0.25
@@ -130,30 +134,36 @@ def test_every_slot_draws_by_the_same_law() -> None:
 
 def test_draws_do_not_make_slots_unlike(monkeypatch: pytest.MonkeyPatch) -> None:
     # Own keys travel with the records in the check; otherwise every method that uses them would fail it.
-    assert step_of(drawn()).alike
-    monkeypatch.setattr(_Step, "_slots_are_alike", lambda *_: (False, False))
+    assert step_of(drawn()).contributions.slot_invariant
+    monkeypatch.setattr(MadeUp, "slots_are_alike", lambda *_: (False, False))
     slow = step_of(drawn())
-    assert not slow.alike
+    assert not slow.contributions.slot_invariant
     record_key = slots(slow, 1, 0)
-    rows = np.zeros((slow.chunk, WIDTH), np.float32)
-    one_by_one = np.asarray(jax.jit(slow.integers)(slow.method.init(KEY), rows, KEY, record_key))
-    slow.alike = True
-    slow._traced.clear()
-    assert np.array_equal(one_by_one, jax.jit(slow.integers)(slow.method.init(KEY), rows, KEY, record_key))
+    rows = np.zeros((slow.sizes.chunk, WIDTH), np.float32)
+    one_by_one = np.asarray(jax.jit(slow.contributions.integers)(slow.method.init(KEY), rows, KEY, record_key))
+    slow.contributions.slot_invariant = True
+    slow.contributions._traced.clear()
+    assert np.array_equal(
+        one_by_one, jax.jit(slow.contributions.integers)(slow.method.init(KEY), rows, KEY, record_key)
+    )
 
 
 def test_the_sum_of_a_subset_in_several_chunks_uses_a_key_for_every_slot() -> None:
     method, count = drawn(), 150
     data = PrivateData(np.zeros((count, WIDTH), np.float32), size=1)
-    step = _Step(method, data, MECHANISM, method.init(KEY))
-    assert step.chunk == 64
+    step = Step(method, data, MECHANISM, method.init(KEY))
+    assert step.sizes.chunk == 64
     subset = np.minimum(np.arange(192, dtype=np.int32), count)[None]
     record_key = random.fixed(3)
-    (total,) = jax.jit(step._sum)(method.init(KEY), data._records, subset, jnp.int32(0), KEY, record_key)
+    (total,) = jax.jit(functools.partial(sum_over, step))(
+        method.init(KEY), data._records, subset, jnp.int32(0), KEY, record_key
+    )
     keys = random.fold_in(record_key, jnp.arange(count))
     each = [
         np.asarray(
-            step.integers(method.init(KEY), np.zeros((64, WIDTH), np.float32), KEY, keys[np.arange(i, i + 64) % count])
+            step.contributions.integers(
+                method.init(KEY), np.zeros((64, WIDTH), np.float32), KEY, keys[np.arange(i, i + 64) % count]
+            )
         )
         for i in (0, 64, 128)
     ]
@@ -180,13 +190,14 @@ def test_a_method_with_own_keys_goes_through_the_same_checks(open_runner: Callab
 @pytest.mark.usefixtures("quick_compiler")
 def test_without_own_keys_nothing_is_drawn_for_them() -> None:
     plain = drawn()._replace(contribute=lambda state, record, key: record, per_record_key=False)
-    assert step_of(plain).record_keys(random.fixed(1), jnp.arange(3)) is None
+    assert step_of(plain).draws.record_keys(random.fixed(1), jnp.arange(3)) is None
     assert Method(*[None] * 4).per_record_key is False  # type: ignore[arg-type]
     # The program has no third family of keys: one split more is one cipher more.
     ciphers = {}
     for method in (plain, drawn()):
         step = step_of(method)
         secret = random.fixed(1)
-        inputs = method.init(KEY), 0, 0, 1, step.given(secret), secret, KEY, np.zeros((COUNT, WIDTH), np.float32)
-        ciphers[method.per_record_key] = jax.jit(step.take).lower(*inputs).as_text().count("stablehlo.while")
+        given, rows = step.draws.input_shapes(secret), np.zeros((COUNT, WIDTH), np.float32)
+        inputs = method.init(KEY), 0, 0, 1, given, secret, KEY, rows
+        ciphers[method.per_record_key] = jax.jit(program_of(step)).lower(*inputs).as_text().count("stablehlo.while")
     assert ciphers[False] < ciphers[True]

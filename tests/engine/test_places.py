@@ -23,7 +23,7 @@ import pytest
 import tacit
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import rewrite
-from tacit.engine.runner import _Step
+from tacit.engine.step import Step
 from tacit.types import Method, Plan, Release
 from tacit.wall.data import PrivateData
 
@@ -101,9 +101,9 @@ def unlike() -> Iterator[str]:
             data = PrivateData(records, size=size)
             built = method if isinstance(method, Method) else method(Plan(data.placeholder, size))
             recipe = Mechanism(1.0, built.suggests.clip or 1.0, 1.0, 1, weights=built.suggests.weights)
-            step = _Step(built, data, recipe, built.init(KEY))
-            if not step.alike:
-                yield f"{name}, chunks of {step.chunk}"
+            step = Step(built, data, recipe, built.init(KEY))
+            if not step.contributions.slot_invariant:
+                yield f"{name}, chunks of {step.sizes.chunk}"
 
 
 def test_no_place_matters_here() -> None:

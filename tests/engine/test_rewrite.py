@@ -14,7 +14,8 @@ import pytest
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import rewrite
-from tacit.engine.runner import _Step
+from tacit.engine.memory import sum_over
+from tacit.engine.step import Step
 from tacit.types import Method, is_sparse
 from tacit.wall import trace
 from tacit.wall.data import PrivateData
@@ -202,11 +203,11 @@ def records(count: int) -> dict[str, Any]:
     }
 
 
-def sums(step: _Step, given: Any) -> Any:
+def sums(step: Step, given: Any) -> Any:
     count = len(given["y"])
-    subset = np.minimum(np.arange(math.ceil(count / step.chunk) * step.chunk, dtype=np.int32), count)
+    subset = np.minimum(np.arange(math.ceil(count / step.sizes.chunk) * step.sizes.chunk, dtype=np.int32), count)
     state = step.method.init(KEY)
-    program = jax.jit(lambda given, subset: step._sum(state, given, subset[None], jnp.int32(0), KEY))
+    program = jax.jit(lambda given, subset: sum_over(step, state, given, subset[None], jnp.int32(0), KEY))
     return program(given, subset)
 
 
@@ -215,20 +216,20 @@ def test_every_kind_of_leaf_in_one_step(clip: float, monkeypatch: pytest.MonkeyP
     given = records(40)
     mechanism = Mechanism(rate=0.5, clip=clip, noise_multiplier=1.0, steps=10)
 
-    def step() -> _Step:
-        return _Step(reader(), PrivateData(given, size=40), mechanism, reader().init(KEY))
+    def step() -> Step:
+        return Step(reader(), PrivateData(given, size=40), mechanism, reader().init(KEY))
 
     cheap = step()
-    assert [leaf.count for leaf in cheap.sparse] == [600]
-    assert cheap.factoring is not None
-    assert (64, 128) in cheap.factoring.pairs
-    found = cheap._release(sums(cheap, given)).total
+    assert [leaf.count for leaf in cheap.contributions.sparse] == [600]
+    assert cheap.contributions.factoring is not None
+    assert (64, 128) in cheap.contributions.factoring.pairs
+    found = cheap.release(sums(cheap, given)).total
     monkeypatch.setattr(rewrite, "rewritten", lambda contribution: contribution)
     monkeypatch.setattr("tacit.engine.outer.find", lambda *arguments, thin: [None] * 7)
     whole = step()
-    assert not whole.sparse
-    assert whole.factoring is None
-    wanted = whole._release(sums(whole, given)).total
+    assert not whole.contributions.sparse
+    assert whole.contributions.factoring is None
+    wanted = whole.release(sums(whole, given)).total
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         # Both are within half a unit a record and within the few thousandths of the clip that they are drawn in.
         np.testing.assert_allclose(one, other, rtol=0.01, atol=40 * clip / cheap.radius)
@@ -246,12 +247,12 @@ def exact(totals: list[Any]) -> np.ndarray:
 def test_no_neighbour_is_further_away_than_the_radius() -> None:
     given = records(40)
     mechanism = Mechanism(rate=0.5, clip=0.05, noise_multiplier=1.0, steps=10)
-    step = _Step(reader(), PrivateData(given, size=40), mechanism, reader().init(KEY))
+    step = Step(reader(), PrivateData(given, size=40), mechanism, reader().init(KEY))
     whole = exact(sums(step, given))
     lengths = []
     for out in (0, 17, 39):
         fewer = jax.tree.map(lambda leaf, out=out: np.delete(leaf, out, 0), given)
-        smaller = _Step(reader(), PrivateData(fewer, size=40), mechanism, reader().init(KEY))
+        smaller = Step(reader(), PrivateData(fewer, size=40), mechanism, reader().init(KEY))
         lengths.append(math.sqrt(float(np.sum((whole - exact(sums(smaller, fewer))).astype(object) ** 2))))
     assert max(lengths) <= step.radius
     assert min(lengths) > 0.9 * step.radius  # the clip is small, so that all records are cut down to it

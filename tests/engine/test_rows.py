@@ -15,7 +15,9 @@ import pytest
 import tacit
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import clip, lattice, random
-from tacit.engine.runner import Runner, _Step
+from tacit.engine.memory import sum_over
+from tacit.engine.runner import Runner
+from tacit.engine.step import Step
 from tacit.run.public import fit_public
 from tacit.types import Method, Release, SparseRows
 from tacit.wall.data import PrivateData
@@ -69,9 +71,9 @@ def adversarial(generator: np.random.Generator, count: int) -> dict[str, Any]:
     return made
 
 
-def step_of(method: Method, count: int, mechanism: Mechanism = MECHANISM, size: int = 20, lines: int = LINES) -> _Step:
+def step_of(method: Method, count: int, mechanism: Mechanism = MECHANISM, size: int = 20, lines: int = LINES) -> Step:
     data = PrivateData(records(np.random.default_rng(0), count, lines), size=size)
-    return _Step(method, data, mechanism, method.init(KEY))
+    return Step(method, data, mechanism, method.init(KEY))
 
 
 def exact(totals: list[lattice.Sum]) -> list[int]:
@@ -106,9 +108,9 @@ def test_a_line_counts_once_and_only_inside_the_table() -> None:
 def test_the_sum_is_that_of_64_bit_integers() -> None:
     generator = np.random.default_rng(2)
     step = step_of(sparse(), 60)
-    clipped = jax.jit(lambda rows: step.clipped(jnp.zeros((COUNT, WIDTH)), rows, KEY))
-    total = jax.jit(lambda rows, subset: step._sum(jnp.zeros((COUNT, WIDTH)), rows, subset, jnp.int32(0), KEY))
-    chunk, width = step.chunk, -(-60 // step.chunk) * step.chunk
+    clipped = jax.jit(lambda rows: step.contributions.clipped(jnp.zeros((COUNT, WIDTH)), rows, KEY))
+    total = jax.jit(lambda rows, subset: sum_over(step, jnp.zeros((COUNT, WIDTH)), rows, subset, jnp.int32(0), KEY))
+    chunk, width = step.sizes.chunk, -(-60 // step.sizes.chunk) * step.sizes.chunk
     for _ in range(20):
         made = adversarial(generator, 60)
         subset = np.flatnonzero(generator.random(60) < 0.7)
@@ -135,9 +137,9 @@ def test_no_neighbour_is_further_away_than_the_radius() -> None:
     for count in (0, 1, 5, 6):
         step = step_of(sparse(), count)
         sums[count] = jax.jit(
-            lambda rows, subset, step=step: step._sum(jnp.zeros((COUNT, WIDTH)), rows, subset, jnp.int32(0), KEY)
+            lambda rows, subset, step=step: sum_over(step, jnp.zeros((COUNT, WIDTH)), rows, subset, jnp.int32(0), KEY)
         )
-        width, radius = max(1, -(-count // step.chunk)) * step.chunk, step.radius
+        width, radius = max(1, -(-count // step.sizes.chunk)) * step.sizes.chunk, step.radius
     empty = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), adversarial(generator, 1))
     furthest = trials = 0
     for count, less in ((1, 0), (6, 5)):
@@ -166,8 +168,8 @@ def test_without_the_rule_for_repeats_the_bound_would_be_broken(monkeypatch: pyt
         if broken:
             monkeypatch.setattr(clip, "places", lambda index, count: index)
         step = step_of(sparse(), 1)
-        subset = jnp.asarray(np.minimum(np.arange(step.chunk), 1)[None].astype(np.int32))
-        total = exact(step._sum(jnp.zeros((COUNT, WIDTH)), made, subset, jnp.int32(0), KEY))
+        subset = jnp.asarray(np.minimum(np.arange(step.sizes.chunk), 1)[None].astype(np.int32))
+        total = exact(sum_over(step, jnp.zeros((COUNT, WIDTH)), made, subset, jnp.int32(0), KEY))
         norms.append(sum(value**2 for value in total))
         radius = step.radius
     assert norms[0] <= radius**2
@@ -177,18 +179,18 @@ def test_without_the_rule_for_repeats_the_bound_would_be_broken(monkeypatch: pyt
 def test_a_record_that_is_not_finite_is_zero_and_no_other() -> None:
     made = records(np.random.default_rng(4), 4)
     step = step_of(sparse(), 4)
-    rows = jax.tree.map(lambda leaf: np.resize(leaf, (step.chunk, *leaf.shape[1:])), made)
-    before = np.asarray(step.clipped(jnp.zeros((COUNT, WIDTH)), rows, KEY).plain)
+    rows = jax.tree.map(lambda leaf: np.resize(leaf, (step.sizes.chunk, *leaf.shape[1:])), made)
+    before = np.asarray(step.contributions.clipped(jnp.zeros((COUNT, WIDTH)), rows, KEY).plain)
     for bad in (np.nan, np.inf, -np.inf, 3.4e38):
         rows["values"][0] = made["values"][0]
         rows["values"][0, int(np.argmax(made["index"][0] < COUNT)), 1] = bad
-        after = np.asarray(step.clipped(jnp.zeros((COUNT, WIDTH)), rows, KEY).plain)
+        after = np.asarray(step.contributions.clipped(jnp.zeros((COUNT, WIDTH)), rows, KEY).plain)
         assert not after[0].any()
         assert np.array_equal(after[1:], before[1:])
     # In a line that is dropped, a number that is not finite is dropped with it.
     rows["values"][0] = made["values"][0]
     rows["index"][0, 0], rows["values"][0, 0] = COUNT, np.nan
-    assert step.clipped(jnp.zeros((COUNT, WIDTH)), rows, KEY).plain[0].any()
+    assert step.contributions.clipped(jnp.zeros((COUNT, WIDTH)), rows, KEY).plain[0].any()
 
 
 def test_the_low_limbs_hold_a_group_of_chunks() -> None:
@@ -209,12 +211,14 @@ def test_many_records_at_one_cell_do_not_overflow(sign: int) -> None:
         draw=lambda state, key: {"table": state},
     )
     data = PrivateData(np.full((900, 1), sign * 1e3, np.float32), size=900)
-    step = _Step(method, data, Mechanism(1.0, 1.0, 0.0313, 1), jnp.zeros((2, 1)))
+    step = Step(method, data, Mechanism(1.0, 1.0, 0.0313, 1), jnp.zeros((2, 1)))
     assert step.radius > 2**22 - 10_000
-    width = -(-900 // step.chunk) * step.chunk
+    width = -(-900 // step.sizes.chunk) * step.sizes.chunk
     subset = jnp.asarray(np.minimum(np.arange(width), 900)[None].astype(np.int32))
-    one = np.asarray(step.integers(jnp.zeros((2, 1)), np.full((step.chunk, 1), sign * 1e3, np.float32), KEY))[0, 0]
-    program = jax.jit(lambda rows: step._sum(jnp.zeros((2, 1)), rows, subset, jnp.int32(0), KEY))
+    one = np.asarray(
+        step.contributions.integers(jnp.zeros((2, 1)), np.full((step.sizes.chunk, 1), sign * 1e3, np.float32), KEY)
+    )[0, 0]
+    program = jax.jit(lambda rows: sum_over(step, jnp.zeros((2, 1)), rows, subset, jnp.int32(0), KEY))
     assert exact(program(data._records)) == [900 * int(one), 0]
     assert abs(900 * int(one)) > 2**31
 
@@ -252,16 +256,16 @@ def test_sparse_or_whole_the_release_is_the_same(
 
 def test_shapes_of_a_release_and_of_a_step() -> None:
     step = step_of(sparse(), 5)
-    release = step._release(step.zero())
+    release = step.release(step.blocks.zero())
     shapes = {"a": (), "rows": (COUNT, WIDTH), "z": (2,)}
     assert jax.tree.map(jnp.shape, release.total, is_leaf=lambda x: isinstance(x, tuple)) == shapes
     assert {name: leaf.shape for name, leaf in release.full.items()} == shapes
     assert {name: leaf.shape for name, leaf in release.noise_std.items()} == {"a": (), "rows": (), "z": ()}
     # Rounding is that of the numbers a record gives, noise that of the numbers released.
-    assert (step.length, step.dimension) == (3 + LINES * WIDTH, 3 + COUNT * WIDTH)
-    assert {step_of(sparse(), count).chunk for count in (0, 1, 19, 200)} == {step.chunk}
+    assert (step.contributions.layout.length, step.dimension) == (3 + LINES * WIDTH, 3 + COUNT * WIDTH)
+    assert {step_of(sparse(), count).sizes.chunk for count in (0, 1, 19, 200)} == {step.sizes.chunk}
     weighted = step_of(sparse(), 5, Mechanism(0.5, 2.0, 1.0, 4, weights=(1.0, 4.0, 1.0)))
-    assert float(weighted._release(weighted.zero()).noise_std["rows"]) == pytest.approx(0.5, rel=1e-4)
+    assert float(weighted.release(weighted.blocks.zero()).noise_std["rows"]) == pytest.approx(0.5, rel=1e-4)
 
 
 def test_a_table_far_larger_than_a_record_is_not_refused_and_not_written_out_for_each() -> None:
@@ -273,12 +277,12 @@ def test_a_table_far_larger_than_a_record_is_not_refused_and_not_written_out_for
         draw=lambda state, key: {"one": state},
     )
     data = PrivateData(np.zeros((50, 3), np.int32), size=50)
-    step = _Step(method, data, MECHANISM, jnp.zeros(()))
-    assert clip.shrink(step.length, step.radius) > 0.999
+    step = Step(method, data, MECHANISM, jnp.zeros(()))
+    assert clip.shrink(step.contributions.layout.length, step.radius) > 0.999
     jaxpr = jax.make_jaxpr(
-        lambda rows: step._sum(jnp.zeros(()), rows, jnp.zeros((1, 64), jnp.int32), jnp.int32(0), KEY)
+        lambda rows: sum_over(step, jnp.zeros(()), rows, jnp.zeros((1, 64), jnp.int32), jnp.int32(0), KEY)
     )(data._records)
-    assert f"{step.chunk},{large}" not in str(jaxpr)
+    assert f"{step.sizes.chunk},{large}" not in str(jaxpr)
 
 
 def test_what_is_no_sparse_leaf_is_refused() -> None:
@@ -292,7 +296,7 @@ def test_what_is_no_sparse_leaf_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             step_of(method(wrong), 3)
-    with pytest.raises(TypeError, match="Give integers"):
+    with pytest.raises(TypeError, match="Pass integers"):
         step_of(method(lambda r: SparseRows(r["index"] * 1.0, r["values"], COUNT)), 3)
     with pytest.raises(TypeError, match="real numbers"):
         step_of(method(lambda r: SparseRows(r["index"], r["values"] > 0, COUNT)), 3)
@@ -328,9 +332,9 @@ def test_many_public_sparse_contributions_are_summed_in_parts(monkeypatch: pytes
 
 def test_the_secret_stream_covers_the_whole_table() -> None:
     step = step_of(sparse(), 5)
-    noise, _ = step.draw(random.fixed(1), jnp.arange(2))
+    noise, _ = step.draws.draw(random.fixed(1), jnp.arange(2))
     assert sum(block.size for block in noise) == 2 * step.dimension
     rows = jax.tree.map(jnp.asarray, records(np.random.default_rng(0), 5))
     subset, mine = jnp.arange(64)[None], [block[0] for block in noise]
-    noisy = step._sum(jnp.zeros((COUNT, WIDTH)), rows, subset, jnp.int32(0), KEY, None, mine)
-    assert isinstance(step._release(noisy), Release)
+    noisy = sum_over(step, jnp.zeros((COUNT, WIDTH)), rows, subset, jnp.int32(0), KEY, None, mine)
+    assert isinstance(step.release(noisy), Release)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import alias, random
-from tacit.engine import runner as engine
-from tacit.engine.runner import Runner, _Step
+from tacit.engine import alias, random, sizes
+from tacit.engine.runner import Runner
+from tacit.engine.step import Step
 from tacit.ledger.file import Ledger
 from tacit.types import Method
 from tacit.wall.data import PrivateData
@@ -49,23 +49,23 @@ def everything(runner: Runner, cuts: list[int]) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def _one_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let several steps of these short runs be drawn at once: no more are than a segment has."""
-    monkeypatch.setattr(engine, "SEGMENTS", 1)
+    monkeypatch.setattr(sizes, "SEGMENTS", 1)
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "BY_JAX", 2 * LONG)  # and the subset needs words too
+    monkeypatch.setattr(sizes, "BY_JAX", 2 * LONG)  # and the subset needs words too
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_cutting_a_run_into_segments_changes_no_bit(
     open_runner: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    monkeypatch.setattr(engine, "BY_JAX", 2 * LONG if alone else 1 << 20)
-    monkeypatch.setattr(engine, "HANDED_OVER", 4)
+    monkeypatch.setattr(sizes, "BY_JAX", 2 * LONG if alone else 1 << 20)
+    monkeypatch.setattr(sizes, "HANDED_OVER", 4)
     ledger = Ledger()
     runner = open_runner(long(), data(), MECHANISM, 3, ledgers=[ledger])
-    assert runner._step.alone == alone
+    assert runner._step.sizes.external_words == alone
     whole = everything(runner, [0, 6])
     assert np.isfinite(whole).all()
     assert np.array_equal(everything(runner, [0, 1, 4, 6]), whole)
@@ -83,21 +83,23 @@ def test_however_many_steps_words_are_given_for_the_bits_are_the_same(
 ) -> None:
     """Their memory is used again: were it written over while it is read, steps would change."""
     whole = everything(open_runner(long(), data(), MECHANISM, 3), [0, 6])
-    monkeypatch.setattr(engine, "GIVEN_AT_ONCE", given * open_runner(long(), data(), MECHANISM, 3)._step.words)
+    monkeypatch.setattr(sizes, "GIVEN_AT_ONCE", given * open_runner(long(), data(), MECHANISM, 3)._step.sizes.words)
     runner = open_runner(long(), data(), MECHANISM, 3)
-    assert runner._step.together == given
+    assert runner._step.sizes.steps_per_call == given
     for cuts in ([0, 6], [0, 1, 4, 6]):
         assert np.array_equal(everything(runner, cuts), whole)
 
 
 def test_given_the_words_of_the_step_noise_and_subsets_are_those_it_draws(alone: None) -> None:
-    step = _Step(long(), data(), MECHANISM, jax.ShapeDtypeStruct((LONG,), jnp.float32))
+    step = Step(long(), data(), MECHANISM, jax.ShapeDtypeStruct((LONG,), jnp.float32))
     secret = random.fixed(3)
     for t in range(3):
-        words = np.asarray(jax.random.bits(jax.random.fold_in(secret, 2 * t), (1, step.words), jnp.uint32))
-        least = np.minimum.reduceat(words, range(0, step.words, alias.GROUP), axis=1)
-        inside = step.draw(secret, jnp.asarray([t]))
-        given = step.draw(secret, jnp.asarray([t]), alias.Words(jnp.asarray(words), jnp.int32(0), jnp.asarray(least)))
+        words = np.asarray(jax.random.bits(jax.random.fold_in(secret, 2 * t), (1, step.sizes.words), jnp.uint32))
+        least = np.minimum.reduceat(words, range(0, step.sizes.words, alias.GROUP), axis=1)
+        inside = step.draws.draw(secret, jnp.asarray([t]))
+        given = step.draws.draw(
+            secret, jnp.asarray([t]), alias.Words(jnp.asarray(words), jnp.int32(0), jnp.asarray(least))
+        )
         pairs = zip(jax.tree.leaves(inside), jax.tree.leaves(given), strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs)
 

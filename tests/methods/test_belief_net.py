@@ -14,7 +14,7 @@ from scipy import special
 
 import tacit
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine.runner import _Step
+from tacit.engine.step import Step
 from tacit.methods.belief_net import belief_net, pixel_accuracy, reconstruct
 from tacit.methods.running import Running
 from tacit.methods.sparsity import bessel_ratio
@@ -291,13 +291,13 @@ def test_no_record_and_no_state_exceed_the_worst_case_norms():
 def test_outer_products_are_recognised():
     data = PrivateData({"image": np.zeros((4, 28, 28), bool)}, size=4)
     method = belief_net(20)(Plan(data.placeholder))
-    step = _Step(
+    step = Step(
         method, data, Mechanism(1.0, method.suggests.clip, 1.0, 1, weights=method.suggests.weights), method.init(KEY)
     )
-    shapes = [product and (product.rows, product.columns) for product in step.outers]
+    shapes = [product and (product.rows, product.columns) for product in step.contributions.outers]
     assert shapes[3:] == [(784, 20), (784, 20), (784, 21)]
     assert all(columns == 1 for _, columns in shapes[:3])
-    assert step.alike
+    assert step.contributions.slot_invariant
 
 
 @pytest.mark.parametrize("bad", [0.5, 2.0, -1.0])

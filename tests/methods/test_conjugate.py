@@ -17,10 +17,11 @@ from scipy import special, stats
 import tacit
 from tacit import Budget, PrivateData, families
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine.runner import _Step
+from tacit.engine.step import Step
 from tacit.methods.conjugate import STEPS as STEPS_SUGGESTED
-from tacit.methods.conjugate import ConjugateState, Family, FamilyFor, conjugate, elbo, halfway, nothing
+from tacit.methods.conjugate import ConjugateState, conjugate, elbo, halfway, nothing
 from tacit.methods.families import _common as inside
+from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.running import blend, start
 from tacit.types import Method, Plan, PyTree, Release
 
@@ -520,9 +521,9 @@ def test_records_that_do_not_fit_contribute_nothing(name: str, change: dict[str,
     data = PrivateData(change, size=COUNT)
     method = conjugate(CASES[name].family)(Plan(data.placeholder))
     recipe = Mechanism(1.0, method.suggests.clip or 1.0, 1.0, 1, weights=method.suggests.weights)
-    step = _Step(method, data, recipe, method.init(KEY))
-    rows = jax.tree.map(lambda leaf: np.resize(leaf, (step.chunk, *leaf.shape[1:])), data._records)
-    found = step.clipped(method.init(KEY), rows, KEY)
+    step = Step(method, data, recipe, method.init(KEY))
+    rows = jax.tree.map(lambda leaf: np.resize(leaf, (step.sizes.chunk, *leaf.shape[1:])), data._records)
+    found = step.contributions.clipped(method.init(KEY), rows, KEY)
     assert not np.any(found.plain)
     assert not any(np.any(right) for _, right in found.factors)
 
@@ -545,5 +546,5 @@ def test_bad_options_are_refused(make: Callable[[], FamilyFor], match: str) -> N
 
 def test_bounds_must_name_the_blocks() -> None:
     family = at("mixture")._replace(bounds={"count": 1.0})
-    with pytest.raises(ValueError, match="give one for each"):
+    with pytest.raises(ValueError, match="pass one for each"):
         conjugate(family)(Plan(placeholder("mixture")))

@@ -19,7 +19,8 @@ from scipy.special import digamma
 import tacit
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import lattice
-from tacit.engine.runner import Runner, _Step
+from tacit.engine.runner import Runner
+from tacit.engine.step import Step
 from tacit.methods import lda as module
 from tacit.methods.lda import LDAState, lda
 from tacit.methods.running import start
@@ -141,11 +142,11 @@ def test_segments_empty_data_and_wild_records(open_runner: Callable[..., Runner]
     whole = runner.advance(begin, 0, 4)
     assert same_bits(runner.advance(runner.advance(begin, 0, 1), 1, 4), whole)
     assert is_finite(whole)
-    honest = runner._records
+    honest = runner._programs.storage.arrays
     for bad in (np.nan, np.inf, -np.inf, 3e38, -1.0):
-        runner._records = {**honest, "count": honest["count"].at[3].set(bad)}
+        runner._programs.storage.arrays = {**honest, "count": honest["count"].at[3].set(bad)}
         assert is_finite(runner.advance(begin, 0, 4))
-    runner._records = {**honest, "word": honest["word"].at[:].set(-(2**31))}
+    runner._programs.storage.arrays = {**honest, "word": honest["word"].at[:].set(-(2**31))}
     nothing = runner.advance(begin, 0, 4)
     assert is_finite(nothing)
     assert not same_bits(nothing, begin)
@@ -156,13 +157,13 @@ def test_segments_empty_data_and_wild_records(open_runner: Callable[..., Runner]
 def test_no_document_exceeds_the_stated_sensitivity() -> None:
     method, data = built(), PrivateData(records(), size=COUNT)
     begin = method.init(KEY)
-    step = _Step(method, data, MECHANISM, begin)
-    program = jax.jit(lambda state, rows: step.clipped(state, rows, KEY))
+    step = Step(method, data, MECHANISM, begin)
+    program = jax.jit(lambda state, rows: step.contributions.clipped(state, rows, KEY))
     generator = np.random.default_rng(5)
     longest = 0
     for scale in (1e-3, 1.0, 30.0, 1e30):
-        kind = generator.integers(0, 4, (step.chunk, 1))
-        word = generator.integers(0, WORDS, (step.chunk, WIDTH))
+        kind = generator.integers(0, 4, (step.sizes.chunk, 1))
+        word = generator.integers(0, WORDS, (step.sizes.chunk, WIDTH))
         word = np.where(kind == 0, 7, word)  # one word only
         word = np.where(kind == 1, generator.integers(-(2**31), 2**31, word.shape), word)
         count = np.abs(scale * generator.standard_cauchy(word.shape))
@@ -181,7 +182,7 @@ def test_no_document_exceeds_the_stated_sensitivity() -> None:
             square = int(np.sum(table[:-1] ** 2))
             assert square <= step.radius**2
             longest = max(longest, square)
-        order = generator.permutation(step.chunk)
+        order = generator.permutation(step.sizes.chunk)
         moved = program(state, jax.tree.map(lambda leaf, at=order: leaf[at], rows))
         assert np.array_equal(moved.plain, np.asarray(clipped.plain)[order])
     assert longest > 0.9 * step.radius**2

@@ -65,7 +65,7 @@ def exact(
 
 
 def bound(mean: Any, covariance: Any, shape: Any, rate: Any, x: Any, kappa: Any, trials: Any) -> Any:
-    """The evidence lower bound in closed form, up to a constant (METHODS: data term at c**2 = E[psi**2])."""
+    """The evidence lower bound in closed form, up to a constant (docs/errata.md: data term at c**2 = E[psi**2])."""
     c = jnp.sqrt((x @ mean) ** 2 + jnp.einsum("ni,ij,nj->n", x, covariance, x))
     data = jnp.sum(kappa * (x @ mean) - trials * jnp.log(2 * jnp.cosh(c / 2)))
     d = mean.shape[0]

@@ -21,10 +21,18 @@ import tacit
 from tacit import Budget, PrivateData
 from tacit.accounting import classical
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine.runner import _Step
+from tacit.engine.step import Step
 from tacit.methods.bayes_by_backprop import at
 from tacit.methods.networks import Network, score
-from tacit.methods.running import EVERY, MANY, STRETCHES, longer, normals, perturbed_average, stretches
+from tacit.methods.running import (
+    BATCHES,
+    EVERY,
+    MANY,
+    normals,
+    perturbed_average,
+    start_batch_means,
+    update_batch_means,
+)
 from tacit.types import Method, Plan, PyTree, Release
 
 KEY = jax.random.key(0)
@@ -320,12 +328,12 @@ def test_draws_of_bayes_by_backprop_count_what_the_noise_does_to_the_means() -> 
 
 def test_of_many_numbers_one_iterate_in_eight_makes_the_stretches() -> None:
     """A path of 0, 1, 2, ...: after 60 steps 0, 8, ..., 56 are eight stretches of one; then pairs become one."""
-    path, late = stretches({"w": jnp.zeros(MANY)}), jax.jit(longer)
+    path, late = start_batch_means({"w": jnp.zeros(MANY)}), jax.jit(update_batch_means)
     for step in range(70):
         if step == 60:
-            np.testing.assert_array_equal(path.means["w"][:, 0], EVERY * np.arange(STRETCHES))
+            np.testing.assert_array_equal(path.means["w"][:, 0], EVERY * np.arange(BATCHES))
             # Six late ones, 8 apart: twice 16/7 of an eighth of their variance.
-            wanted = 2 * 16 / 7 / 8 * np.var(EVERY * np.arange(2, STRETCHES), ddof=1)
+            wanted = 2 * 16 / 7 / 8 * np.var(EVERY * np.arange(2, BATCHES), ddof=1)
             np.testing.assert_allclose(perturbed_average(path, jnp.int32(step))["w"], wanted, rtol=1e-5)
         path = late(path, {"w": jnp.full(MANY, step, jnp.float32)}, jnp.int32(step))
     assert int(path.length) == 2
@@ -489,11 +497,11 @@ def test_a_class_beyond_the_outputs_contributes_nothing() -> None:
     """How many outputs there are is the caller's choice, so a refusal would answer questions about the records."""
     data = PrivateData({"x": np.ones((20, 3), np.float32), "y": np.full(20, 4)}, size=20)
     method = tacit.sgd(tacit.network(eqx.nn.MLP(3, 4, 5, 1, key=KEY)))(Plan(data.placeholder, 20))
-    step = _Step(method, data, Mechanism(1.0, 1.0, 1.0, 1), method.init(KEY))
+    step = Step(method, data, Mechanism(1.0, 1.0, 1.0, 1), method.init(KEY))
     state = method.init(KEY)
     for label, counts in ((4, False), (3, True)):
-        rows = {"x": np.ones((step.chunk, 3), np.float32), "y": np.full(step.chunk, label, np.int32)}
-        found = step.clipped(state, rows, KEY)
+        rows = {"x": np.ones((step.sizes.chunk, 3), np.float32), "y": np.full(step.sizes.chunk, label, np.int32)}
+        found = step.contributions.clipped(state, rows, KEY)
         assert np.any(found.plain != 0) or any(np.any(right != 0) for _, right in found.factors) or not counts
         assert counts or not (np.any(found.plain != 0) or any(np.any(right != 0) for _, right in found.factors))
 
@@ -608,7 +616,7 @@ def test_gradients_of_dense_layers_are_never_written_out() -> None:
     for method in (tacit.sgd, tacit.bayes_by_backprop, tacit.sgld):
         built = method(net)(Plan(data.placeholder, 50))
         state = jax.tree.map(jnp.asarray, built.init(KEY))
-        found = _Step(built, data, Mechanism(0.1, 1.0, 1.0, 3), state).outers
+        found = Step(built, data, Mechanism(0.1, 1.0, 1.0, 3), state).contributions.outers
         sizes = [leaf.size for leaf in jax.tree.leaves(net.start(KEY))]
         assert all(outer is not None for outer in found)
         assert [outer.columns > 1 for outer in found] == [size > 4096 for size in sizes]
@@ -650,7 +658,7 @@ def test_a_private_network_learns() -> None:
         (lambda: tacit.network((lambda key: {"mask": jnp.zeros(1)}, lambda w, x: x)), "called 'mask'"),
         (
             lambda: tacit.bayes_by_backprop(tacit.network(Masked(), prior="none")),
-            "has no end",
+            "improper",
         ),
     ],
 )

@@ -285,7 +285,7 @@ def test_a_site_of_all_weights() -> None:
 
 
 def test_a_private_fit_covers_the_exact_posterior_mean() -> None:
-    """Five seeds; the noise is counted, so that no weight is five posterior deviations off (false alarm below 1e-4)."""
+    """Five seeds; with the noise accounted for, no weight is five posterior deviations off (false alarm below 1e-4)."""
     x, f = regression(3000, 3)
     y = (f + 0.7 * np.random.default_rng(4).normal(size=len(f))).astype(np.float32)
     mean, covariance = exact_linear(x, y, 0.49, 1.0)
@@ -300,13 +300,13 @@ def test_a_private_fit_covers_the_exact_posterior_mean() -> None:
 
 def test_matrices_of_sites_are_summed_as_outer_products() -> None:
     from tacit.accounting.mechanism import Mechanism
-    from tacit.engine.runner import _Step
+    from tacit.engine.step import Step
 
     data = tacit.PrivateData({"x": np.zeros((40, 90), np.float32), "y": np.zeros(40, np.int32)}, size=40)
     method = sep(sites.probit())(Plan(data.placeholder, 40))
-    step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10, weights=method.suggests.weights), method.init(KEY))
-    assert step.factoring is not None
-    assert step.factoring.pairs == ((90, 1), (90, 90))
+    step = Step(method, data, Mechanism(0.5, 1.0, 1.0, 10, weights=method.suggests.weights), method.init(KEY))
+    assert step.contributions.factoring is not None
+    assert step.contributions.factoring.pairs == ((90, 1), (90, 90))
 
 
 def test_draws_have_the_moments_of_the_gaussian() -> None:

@@ -429,7 +429,7 @@ def test_a_normal_guide_counts_what_the_noise_does_to_its_path():
     """The same records, 80 runs with noise of their own: how their averages differ is what each says of its own.
 
     240 averages: a standard error of 9% in their variance, and of about 7% in the other's mean. Draws are meant to have
-    up to DOUBT times the variance, less what stretches do not show: from 1 to 2.5 times; five errors beyond that are
+    up to DOUBT times the variance, less what batch means do not show: from 1 to 2.5 times; five errors beyond that are
     0.6 and 3.5, a false alarm in 10**6. With the noise left out it is 0.
     """
     steps, runs, std = 300, 80, 100.0
@@ -461,11 +461,11 @@ def test_a_normal_guide_counts_what_the_noise_does_to_its_path():
 def test_stretches_hold_the_averages_of_the_path(steps):
     """Against numpy: places 0, 1, 2, ... in order, and the variance that draws have around the average."""
     places = np.random.default_rng(0).normal(size=(steps, 2)).astype(np.float32)
-    path = running.stretches({"a": jnp.zeros(2)})
-    longer = jax.jit(running.longer)
+    path = running.start_batch_means({"a": jnp.zeros(2)})
+    longer = jax.jit(running.update_batch_means)
     for step, place in enumerate(places):
         path = longer(path, {"a": jnp.asarray(place)}, jnp.int32(step))
-    length = max(1, 2 ** int(np.ceil(np.log2(steps / running.STRETCHES)))) if steps > running.STRETCHES else 1
+    length = max(1, 2 ** int(np.ceil(np.log2(steps / running.BATCHES)))) if steps > running.BATCHES else 1
     assert int(path.length) == length
     done = steps // length
     means = places[: done * length].reshape(done, length, 2).mean(1)

@@ -26,8 +26,10 @@ import pytest
 import tacit
 from tacit import system
 from tacit.accounting.mechanism import Mechanism
-from tacit.engine import alias, disk, random, shards
+from tacit.engine import alias, disk, files, random, shards, sizes
 from tacit.engine import runner as engine
+from tacit.engine.fetch import OnDisk
+from tacit.engine.made_up import MadeUp
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
 from tacit.run.folder import Run
@@ -172,7 +174,7 @@ def test_noise_does_not_cancel_where_programs_agree_again(monkeypatch: pytest.Mo
 def times_met(monkeypatch: pytest.MonkeyPatch, steps: int, size: int = 70) -> list[int]:
     """Take all steps of a run, and say at which of them the program was tried on made-up records."""
     met: list[int] = []
-    fingerprint = engine._Step.fingerprint
+    fingerprint = MadeUp.fingerprint
 
     def noted(step: Any, state: Any, key: Any, thorough: bool) -> tuple[bytes, bool]:
         met.append(int(state[0]))
@@ -184,7 +186,7 @@ def times_met(monkeypatch: pytest.MonkeyPatch, steps: int, size: int = 70) -> li
     facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": False}
     runner = Runner(method, PrivateData(RECORDS, size=size), mechanism, secret=random.fixed(1), key=KEY, **facts)
     with monkeypatch.context() as patch:
-        patch.setattr(engine._Step, "fingerprint", noted)
+        patch.setattr(MadeUp, "fingerprint", noted)
         runner.advance(jax.tree.map(jnp.asarray, method.init(KEY)), 0, steps)
     return met
 
@@ -256,15 +258,15 @@ def in_memory(patch: Patch) -> Any:
 
 
 def on_disk(patch: Patch) -> Any:
-    stored = object.__new__(disk.Stored)
+    stored = object.__new__(files.Stored)
     object.__setattr__(stored, "digest", b"of every byte")
     return stored
 
 
 def in_shards(patch: Patch) -> Any:
-    """Shards whose tag is what they are told: that they hash it, and their records, tests/test_distribute.py shows."""
-    patch.setattr(shards.Shards, "tags", lambda self, secret, machine, told: f"{machine!r} {told!r}")
-    return object.__new__(shards.Shards)
+    dealt = object.__new__(shards.Shards)
+    dealt.mine, dealt.digests = [0], [b"of every byte"]
+    return dealt
 
 
 @pytest.mark.parametrize("place", [in_memory, on_disk, in_shards])
@@ -282,7 +284,7 @@ def test_each_of_the_surroundings_is_in_the_tag(monkeypatch: Patch, place: Calla
 def test_each_of_the_facts_of_a_run_is_in_the_tag(monkeypatch: Patch, place: Callable[[Patch], Any]) -> None:
     records = place(monkeypatch)
     changes: list[dict[str, Any]] = [{"key": jax.random.key(1)}, {"program": "other"}, {"origin": b"a state"}]
-    changes += [{"secret": 2}] if place is not in_shards else []
+    changes += [{"secret": 2}]
     found = [tag_of(records, **change) for change in ({}, *changes)]
     assert len(set(found)) == len(found)
 
@@ -304,12 +306,10 @@ def test_settings_of_jax_are_in_the_tag() -> None:
 
 
 PARTS: dict[str, Callable[[Patch], None]] = {
-    "options of the compiler": lambda patch: patch.setattr(
-        engine, "QUICK_OPTIONS", {"xla_cpu_enable_fast_math": False}
-    ),
+    "options of the compiler": lambda patch: patch.setattr(sizes, "QUICK_OPTIONS", {"xla_cpu_enable_fast_math": False}),
     "words at once": lambda patch: patch.setattr(random, "WORDS_AT_ONCE", 2 * random.WORDS_AT_ONCE),
     "words in a group": lambda patch: patch.setattr(alias, "GROUP", 2 * alias.GROUP),
-    "segments": lambda patch: patch.setattr(engine, "SEGMENTS", 49),
+    "segments": lambda patch: patch.setattr(sizes, "SEGMENTS", 49),
     "long segments": lambda patch: patch.setattr(engine, "LONG_SEGMENT", 99),
 }
 
@@ -327,8 +327,8 @@ def test_the_declared_size_is_in_the_tag_where_it_decides_when_fingerprints_are_
     facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": False}
     data = [PrivateData(RECORDS, size=size) for size in (10**6, 2 * 10**6)]
     one, two = (Runner(method, here, MECHANISM, secret=random.fixed(1), key=KEY, **facts) for here in data)
-    assert one._step.chunk == two._step.chunk
-    assert one._step.expected_chunks != two._step.expected_chunks
+    assert one._step.sizes.chunk == two._step.sizes.chunk
+    assert one._step.sizes.expected_chunks != two._step.sizes.expected_chunks
     assert one.tag != two.tag
 
 
@@ -394,8 +394,8 @@ def test_without_a_schema_a_posterior_says_what_may_have_been_left_out(declared:
 
 def test_a_record_that_does_not_fit_contributes_nothing() -> None:
     runner = opened(asking(lambda record: record[0] > 0))
-    rows = np.resize(RECORDS, (runner._step.chunk, 3))
-    integers = np.asarray(runner._step.integers((jnp.int32(0), jnp.zeros((STEPS, 3))), rows, KEY))
+    rows = np.resize(RECORDS, (runner._step.sizes.chunk, 3))
+    integers = np.asarray(runner._step.contributions.integers((jnp.int32(0), jnp.zeros((STEPS, 3))), rows, KEY))
     assert np.array_equal(np.any(integers != 0, axis=1), rows[:, 0] > 0)
 
 
@@ -452,14 +452,26 @@ def placed(x: jax.Array, begun: Any) -> jax.Array:
 
 def test_a_contribution_that_depends_on_its_place_is_found() -> None:
     method = weighted(np.ones(3))
-    assert opened(method)._step.alike
-    assert not opened(method._replace(contribute=lambda state, x, key: placed(x, state[0] >= 0)))._step.alike
+    assert opened(method)._step.contributions.slot_invariant
+    assert not opened(
+        method._replace(contribute=lambda state, x, key: placed(x, state[0] >= 0))
+    )._step.contributions.slot_invariant
+
+
+def test_a_fingerprint_is_of_the_program_that_runs() -> None:
+    """Where places matter records are taken one at a time, and so are the made-up ones."""
+    method = weighted(np.ones(3))
+    runner = opened(method._replace(contribute=lambda state, x, key: placed(x, state[0] >= 0)))
+    plain = opened(method._replace(contribute=lambda state, x, key: x))
+    start = jax.tree.map(jnp.asarray, method.init(KEY))
+    found = [one._step.made_up.fingerprint(start, KEY, False)[0] for one in (runner, plain)]
+    assert found[0] == found[1]
 
 
 def test_a_contribution_that_depends_on_its_place_later_releases_nothing() -> None:
     method = weighted(np.ones(3))._replace(contribute=lambda state, x, key: placed(x, state[0] >= 2))
     runner = opened(method)
-    assert runner._step.alike
+    assert runner._step.contributions.slot_invariant
     start = jax.tree.map(jnp.asarray, method.init(KEY))
     state = runner.advance(start, 0, 2)
     with pytest.raises(RuntimeError, match="depends on its place"):
@@ -475,15 +487,15 @@ def test_a_file_that_changes_while_steps_are_taken_releases_nothing(
     method = method._replace(contribute=lambda state, record, key: record["x"])
     facts: dict[str, Any] = {"ledgers": [], "run": "t", "kind": "fit", "title": "t", "simulation": True}
     runner = Runner(method, data, MECHANISM, secret=random.fixed(1), key=KEY, **facts)
-    assert runner._fetch is not None
-    group = runner._fetch._group
+    assert isinstance(runner._programs, OnDisk)
+    group = runner._programs._group
 
     def meanwhile(*given: Any) -> Any:
         found = group(*given)
         np.save(tmp_path / "x.npy", RECORDS + 1)
         return found
 
-    monkeypatch.setattr(runner._fetch, "_group", meanwhile)
+    monkeypatch.setattr(runner._programs, "_group", meanwhile)
     with pytest.raises(RuntimeError, match="changed since they were sealed"):
         released(runner, method)
 

@@ -17,7 +17,9 @@ import pytest
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import clip, lattice, random
-from tacit.engine.runner import Runner, _Step
+from tacit.engine.memory import sum_over
+from tacit.engine.runner import Runner
+from tacit.engine.step import Step
 from tacit.methods.vi import vi
 from tacit.types import Method, Plan, PyTree
 from tacit.wall.data import PrivateData
@@ -82,12 +84,12 @@ CASES = {
 class Summed(NamedTuple):
     """The un-noised sum of one case at one number of records, compiled."""
 
-    step: _Step
+    step: Step
     program: Callable[..., list[lattice.Sum]]
 
     def __call__(self, state: PyTree, records: np.ndarray, subset: np.ndarray) -> list[int]:
-        width = -(-max(self.step.count, 1) // self.step.chunk) * self.step.chunk
-        positions = np.full((1, width), self.step.count, np.int32)
+        width = -(-max(self.step.sizes.count, 1) // self.step.sizes.chunk) * self.step.sizes.chunk
+        positions = np.full((1, width), self.step.sizes.count, np.int32)
         positions[0, : len(subset)] = subset
         total = self.program(state, records if len(records) else np.zeros((1, records.shape[1]), np.float32), positions)
         return exact(total)
@@ -104,8 +106,10 @@ def exact(totals: list[lattice.Sum]) -> list[int]:
 
 def summed(case: Case, count: int, size: int = 20) -> Summed:
     data = PrivateData(np.zeros((count, case.width), np.float32), size=size)
-    step = _Step(case.method, data, case.mechanism, case.method.init(KEY))
-    return Summed(step, jax.jit(lambda state, records, subset: step._sum(state, records, subset, jnp.int32(0), KEY)))
+    step = Step(case.method, data, case.mechanism, case.method.init(KEY))
+    return Summed(
+        step, jax.jit(lambda state, records, subset: sum_over(step, state, records, subset, jnp.int32(0), KEY))
+    )
 
 
 def adversarial(generator: np.random.Generator, count: int, width: int, clip: float) -> np.ndarray:
@@ -173,10 +177,12 @@ def test_what_is_not_finite_contributes_nothing() -> None:
 def test_neighbouring_data_sets_run_the_same_shapes() -> None:
     # The chunk follows public numbers: the declared size, not the number of records.
     case = CASES["five numbers"]
-    shapes = {(summed(case, count).step.chunk, summed(case, count).step.radius) for count in (0, 1, 39, 40, 41)}
+    shapes = {(summed(case, count).step.sizes.chunk, summed(case, count).step.radius) for count in (0, 1, 39, 40, 41)}
     assert len(shapes) == 1
     unsized = [
-        _Step(case.method, PrivateData(np.zeros((count, 5), np.float32)), case.mechanism, case.method.init(KEY)).chunk
+        Step(
+            case.method, PrivateData(np.zeros((count, 5), np.float32)), case.mechanism, case.method.init(KEY)
+        ).sizes.chunk
         for count in (1, 40, 400)
     ]
     assert len(set(unsized)) == 1
@@ -188,8 +194,8 @@ def test_the_subset_depends_on_no_record_value() -> None:
     drawn = []
     for _ in range(2):
         data = PrivateData(generator.normal(size=(40, 5)).astype(np.float32), size=20)
-        step = _Step(case.method, data, case.mechanism, case.method.init(KEY))
-        drawn.append(np.asarray(jax.jit(step.draw)(random.fixed(3), jnp.arange(50))[1]))
+        step = Step(case.method, data, case.mechanism, case.method.init(KEY))
+        drawn.append(np.asarray(jax.jit(step.draws.draw)(random.fixed(3), jnp.arange(50))[1]))
     assert np.array_equal(*drawn)
     assert drawn[0].max() == 40  # the filler
     assert len({tuple(row) for row in drawn[0]}) == 50
@@ -249,11 +255,11 @@ def test_no_neighbour_is_further_away_than_the_radius_with_products(name: str, s
     generator = np.random.default_rng(list(PRODUCTS).index((name, size)))
     counts = PRODUCT_COUNTS[size]
     sums = {count: summed(case, count, size) for n in counts for count in (n, n - 1)}
-    factoring = sums[counts[0]].step.factoring
+    factoring = sums[counts[0]].step.contributions.factoring
     assert factoring is not None
-    assert all(total.step.factoring == factoring for total in sums.values())  # a public matter
+    assert all(total.step.contributions.factoring == factoring for total in sums.values())  # a public matter
     assert factoring.pairs == ((LEFT, RIGHT), (MORE, 1))
-    assert {total.step.tail for total in sums.values()} == {152 if size == 300 else 0}
+    assert {total.step.sizes.tail for total in sums.values()} == {152 if size == 300 else 0}
     radius, furthest = sums[counts[0]].step.radius, 0
     for count in counts:
         whole, less = sums[count], sums[count - 1]
@@ -296,9 +302,15 @@ def test_no_neighbour_is_further_away_than_the_radius_with_thin_products(noise_m
     counts = (1, 2, 300, 400)  # beyond 352 records they are added one by one
     sums = {count: summed(case, count, 300) for n in counts for count in (n, n - 1)}
     step, furthest = sums[1].step, 0
-    assert step.factoring is not None
-    assert step.factoring.pairs == ((LEFT, 1),)
-    assert step.factoring.block < step.factoring.chunk < 300 < step.factoring.chunk * step.factoring.chunks < 400
+    assert step.contributions.factoring is not None
+    assert step.contributions.factoring.pairs == ((LEFT, 1),)
+    assert (
+        step.contributions.factoring.block
+        < step.contributions.factoring.chunk
+        < 300
+        < step.contributions.factoring.chunk * step.contributions.factoring.chunks
+        < 400
+    )
     for count in counts:
         whole, less = sums[count], sums[count - 1]
         for _ in range(40 // count + 2):
@@ -360,7 +372,7 @@ def test_the_error_of_float32_sums_is_real_and_covered() -> None:
     case = Case(product(), EACH, mechanism, 1)
     total = summed(case, 480, 480)
     step = total.step
-    factoring = step.factoring
+    factoring = step.contributions.factoring
     assert factoring is not None
     generator = np.random.default_rng(0)
     records = np.zeros((480, EACH), np.float32)
@@ -383,15 +395,15 @@ def test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers(name:
     data = PrivateData(TABLE[name].records, size=COUNT)
     method = TABLE[name].make()(plan(data))
     start = jax.tree.map(jnp.asarray, method.init(KEY))
-    step = _Step(method, data, Mechanism(0.5, 1.0, 1.0, 10), start)
+    step = Step(method, data, Mechanism(0.5, 1.0, 1.0, 10), start)
     record_key = random.fixed(4) if method.per_record_key else None
-    program = jax.jit(lambda records, subset: step._sum(start, records, subset, jnp.int32(0), KEY, record_key))
+    program = jax.jit(lambda records, subset: sum_over(step, start, records, subset, jnp.int32(0), KEY, record_key))
     column, generator = numbers(name), np.random.default_rng(6)
     records = jax.tree.map(np.asarray, data._records)
     wild = {**records, column: (10.0 ** generator.uniform(-3, 6) * records[column]).astype(records[column].dtype)}
 
     def total(given: PyTree, subset: list[int]) -> list[int]:
-        positions = np.full((1, step.chunk), COUNT, np.int32)
+        positions = np.full((1, step.sizes.chunk), COUNT, np.int32)
         positions[0, : len(subset)] = subset
         return exact(program(given, positions))
 
@@ -463,7 +475,7 @@ def through_the_engine(open_runner: Callable[..., Runner]) -> Through:
             found[rate, name] = tuple(np.asarray(runner.advance(state, 0, STEPS)[1]))
             if name == "all":
                 # PrivateData refuses such a record, so it is put behind the wall by hand.
-                runner._records = jnp.asarray(spoilt)
+                runner._programs.storage.arrays = jnp.asarray(spoilt)
                 found[rate, "spoilt"] = tuple(np.asarray(runner.advance(state, 0, STEPS)[1]))
     jax.config.update("jax_disable_most_optimizations", False)
     return found  # type: ignore[return-value]

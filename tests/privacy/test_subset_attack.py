@@ -17,7 +17,7 @@ from scipy import stats
 
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import random
-from tacit.engine.runner import _Step
+from tacit.engine.step import Step
 from tacit.types import Method
 from tacit.wall.data import PrivateData
 
@@ -44,7 +44,7 @@ def verdicts(members: np.ndarray, rate: float) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def drawn() -> np.ndarray:
-    """Return who is in the subset of each of many steps, as ``_Step.draw`` gives it to the sum."""
+    """Return who is in the subset of each of many steps, as ``Step.draw`` gives it to the sum."""
     method = Method(
         init=lambda key: jnp.zeros(2),
         contribute=lambda state, record, key: record,
@@ -52,8 +52,8 @@ def drawn() -> np.ndarray:
         draw=lambda state, key: {},
     )
     data = PrivateData(np.zeros((COUNT, 2), np.float32), size=COUNT)
-    step = _Step(method, data, Mechanism(RATE, 1.0, 1.0, DRAWS), jnp.zeros(2))
-    subsets = np.asarray(jax.jit(step.draw)(random.fixed(11), jnp.arange(DRAWS))[1])
+    step = Step(method, data, Mechanism(RATE, 1.0, 1.0, DRAWS), jnp.zeros(2))
+    subsets = np.asarray(jax.jit(step.draws.draw)(random.fixed(11), jnp.arange(DRAWS))[1])
     members = (subsets[:, :, None] == np.arange(COUNT)).sum(1)
     assert members.max() == 1  # nobody twice
     assert set(np.unique(subsets)) == set(range(COUNT + 1))  # the number of records is the filler

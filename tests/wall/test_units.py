@@ -17,7 +17,7 @@ from tacit.facts.schema import Schema
 from tacit.run.rehearse import HELD_OUT, _Stage
 from tacit.types import Method, Model, Requirement, SparseRows, Suggestions
 from tacit.wall.data import PrivateData
-from tacit.wall.units import Unit, together
+from tacit.wall.units import Unit, sum_over_unit
 
 SCHEMA = Schema({"x": {"low": -5, "high": 5}}, unit="patient", max_records=3)
 BUDGET = Budget(1.0, 1e-5, unit="patient")
@@ -112,7 +112,7 @@ def test_a_units_contribution_is_the_sum_over_its_records_and_padding_adds_nothi
     assert total["x"] == pytest.approx(7, abs=1e-2)  # the lattice of a clip of 100
     assert total["count"] == pytest.approx(3, abs=1e-2)
     unit = Unit({"x": jnp.asarray([1.0, 2.0, jnp.nan])}, jnp.asarray([True, True, False]))
-    given = together(adding()).contribute(None, unit, jax.random.key(0))
+    given = sum_over_unit(adding()).contribute(None, unit, jax.random.key(0))
     np.testing.assert_array_equal(jax.tree.leaves(given), [2.0, 3.0])
 
 
@@ -130,9 +130,9 @@ def test_own_keys_differ_between_the_records_of_a_unit() -> None:
         contribute=lambda state, record, key, record_key: jax.random.normal(record_key, (3,))
     )
     unit = Unit({"x": jnp.zeros(2)}, jnp.asarray([True, True]))
-    both = together(method).contribute(None, unit, jax.random.key(0), jax.random.key(1))
+    both = sum_over_unit(method).contribute(None, unit, jax.random.key(0), jax.random.key(1))
     alone = unit._replace(present=jnp.asarray([True, False]))
-    first = together(method).contribute(None, alone, jax.random.key(0), jax.random.key(1))
+    first = sum_over_unit(method).contribute(None, alone, jax.random.key(0), jax.random.key(1))
     assert not np.allclose(both, 2 * first)
 
 
@@ -144,7 +144,7 @@ def test_lines_that_several_records_name_are_added_up() -> None:
     index = jnp.asarray([[0, 2], [2, 4], [1, 1]])
     values = jnp.asarray([[[1.0], [2.0]], [[10.0], [99.0]], [[50.0], [60.0]]])
     unit = Unit({"index": index, "values": values}, jnp.asarray([True, True, False]))
-    rows = together(method).contribute(None, unit, jax.random.key(0))
+    rows = sum_over_unit(method).contribute(None, unit, jax.random.key(0))
     # As the wall reads it: the first line with an index counts.
     table = np.zeros(4)
     for line in reversed(range(len(rows.index))):
@@ -154,7 +154,7 @@ def test_lines_that_several_records_name_are_added_up() -> None:
 
 
 def test_a_need_is_asked_of_real_records_only() -> None:
-    need = together(
+    need = sum_over_unit(
         adding()._replace(requirements=(Requirement("x must be 1.", lambda record: record["x"] == 1),))
     ).requirements[0]
     unit = Unit({"x": jnp.asarray([1.0, 0.0])}, jnp.asarray([True, False]))

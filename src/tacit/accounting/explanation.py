@@ -90,7 +90,7 @@ class Explanation:
         Privacy: post-processing.
         """
         if not prior >= 0:
-            raise ValueError(f"The prior odds are {prior!r}. Odds are a ratio of chances; give a number >= 0.")
+            raise ValueError(f"The prior odds are {prior!r}. Odds are a ratio of probabilities; write a number >= 0.")
         return prior * _exp(self.epsilon) if prior else 0.0
 
     def probability(self, prior: float) -> float:
@@ -106,7 +106,7 @@ class Explanation:
         if not 0 <= prior <= 1:
             raise ValueError(
                 f"The prior probability is {prior!r}. It is what an attacker believes beforehand; "
-                "give a number between 0 and 1."
+                "write a number between 0 and 1."
             )
         if prior in (0, 1):
             return float(prior)
@@ -205,7 +205,9 @@ def explain(
     slack: float = 0.0,
     unit: str = "record",
 ) -> Explanation:
-    """Say what (ε, δ) means for one person: odds, and how often the best attacker is right.
+    """Explain what (ε, δ) means for one person: odds, and how often the best attacker is right.
+
+    Privacy: public.
 
     Parameters
     ----------
@@ -219,22 +221,26 @@ def explain(
     unit
         Who is protected.
 
+    Returns
+    -------
+    Explanation
+        What can be asked of it, such as ``odds``; ``print`` shows it in words.
+
     Examples
     --------
-    >>> explain(1.0, 1e-5).odds(1.0)
-    2.718281828459045
-
-    Privacy: public.
+    >>> import tacit
+    >>> print(round(tacit.explain(1.0, 1e-5).odds(1.0), 3))
+    2.718
     """
     if not epsilon >= 0:
-        raise ValueError(f"ε is {epsilon!r}. It bounds how much odds can change; give a number >= 0, for example 1.0.")
+        raise ValueError(f"ε is {epsilon!r}. It bounds how much odds can change; write a number >= 0, for example 1.0.")
     if not 0 <= delta < 1:
         raise ValueError(
-            f"δ is {delta!r}. It is the probability that the bound fails; give 0 <= delta < 1, well below 1 "
+            f"δ is {delta!r}. It is the probability that the bound fails; write 0 <= delta < 1, well below 1 "
             "over the number of records."
         )
     if not 0 <= slack <= delta:
-        raise ValueError(f"The slack is {slack!r}. It is a part of δ = {delta!r}; give 0 <= slack <= delta.")
+        raise ValueError(f"The slack is {slack!r}. It is a part of δ = {delta!r}; write 0 <= slack <= delta.")
     rates = FALSE_POSITIVE_RATES
     if mechanism is None:
         advantage = (1 - math.exp(-epsilon) + 2 * delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))

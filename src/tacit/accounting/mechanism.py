@@ -40,6 +40,8 @@ def unprintable(text: str) -> str:
 class Budget:
     """What may be spent on one unit of privacy: ε and δ.
 
+    Privacy: public.
+
     Parameters
     ----------
     epsilon
@@ -49,7 +51,11 @@ class Budget:
     unit
         Who is protected: what one record stands for, e.g. "patient".
 
-    Privacy: public.
+    Examples
+    --------
+    >>> import tacit
+    >>> tacit.Budget(epsilon=1.0, delta=1e-6, unit="patient")
+    Budget(epsilon=1.0, delta=1e-06, unit='patient')
     """
 
     epsilon: float
@@ -80,8 +86,8 @@ class Budget:
     def split(self, *shares: float) -> tuple[Budget, ...]:
         """Return budgets for several runs, each of one release of all records, that together cost this one.
 
-        Together means by the ledger, which allows for each run having been chosen after a look at the ones before, as
-        marginals are after `choose_pairs`. The parts' epsilons add up to more than the whole.
+        Together means by the ledger, which allows for each run having been chosen in view of the ones before,
+        as marginals are after `choose_pairs`. The parts' epsilons add up to more than the whole.
 
         Parameters
         ----------
@@ -146,6 +152,8 @@ class Budget:
 class Mechanism:
     """The public recipe: how records are sampled, clipped and hidden in noise, and how often.
 
+    Privacy: public.
+
     Parameters
     ----------
     rate
@@ -164,7 +172,12 @@ class Mechanism:
         Of a selection (`tacit.select`): all steps are run a secret number of times, Poisson of this mean and at least
         one, and only the best outcome is shown. None for one run.
 
-    Privacy: public.
+    Examples
+    --------
+    >>> import tacit
+    >>> recipe = tacit.Mechanism(rate=0.1, clip=1.0, noise_multiplier=4.0, steps=100)
+    >>> round(recipe.cost(delta=1e-6), 2)
+    1.13
     """
 
     rate: float
@@ -286,6 +299,8 @@ def calibrate(
     The noise is calibrated at ``budget.delta * (1 - RESERVE)`` and rounded to the safe side; the rest of δ is
     kept for the numerical slack of the wall's samplers.
 
+    Privacy: public.
+
     Parameters
     ----------
     budget
@@ -298,7 +313,12 @@ def calibrate(
     Mechanism
         With ``mechanism.cost(budget.delta) <= budget.epsilon``.
 
-    Privacy: public.
+    Examples
+    --------
+    >>> import tacit
+    >>> recipe = tacit.calibrate(tacit.Budget(1.0, 1e-6), rate=0.1, steps=100, clip=1.0)
+    >>> round(recipe.noise_multiplier, 1)
+    4.5
     """
     if not isinstance(budget, Budget):
         raise TypeError(

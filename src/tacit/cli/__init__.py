@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"formatter_class": plain, "allow_abbrev": False, **facts})  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        """Leave with exit code 2 and one sentence."""
+        """Exit with code 2 and one sentence."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help.\n")
 
 
@@ -51,7 +51,7 @@ def parser() -> Parser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and give the exit code.
+    """Run the command line and return the exit code.
 
     Privacy: ``fit``, ``resume`` and ``demo`` read records, through the wall; all else is public or post-processing.
     """
@@ -111,7 +111,7 @@ def _keep_programs() -> None:
 
 
 def sentence(error: Exception) -> str:
-    """Say on one line what was refused; of an error that nobody foresaw, also its kind and place.
+    """Return on one line what was refused; of an error that nobody foresaw, also its kind and place.
 
     Privacy: public.
     """

@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     either.add_argument("--epsilon", type=float, help="the budget: which noise does it need?")
     either.add_argument("--noise", type=float, help="the noise multiplier: what does it cost?")
     plan.add_argument("--delta", type=float, required=True)
-    plan.add_argument("--rate", type=float, default=0.1, help="chance of a record to be in a step (default: 0.1)")
+    plan.add_argument("--rate", type=float, default=0.1, help="probability of a record to be in a step (default: 0.1)")
     plan.add_argument("--steps", type=int, default=1000, help="private steps (default: 1000)")
     plan.add_argument("--records", type=int, help="about how many records: also gives the noise on a mean")
     plan.add_argument("--adjacency", choices=["add-remove", "replace-one"], default="add-remove")

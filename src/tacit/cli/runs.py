@@ -33,7 +33,7 @@ def _add_fit(commands: Any) -> None:
         "fit",
         help="fit a formula or a model to records, within a budget",
         description="Fit a formula or a NumPyro model to the records of a file within a budget. The folder then holds\n"
-        "posterior.npz, certificate.json, .md and .html, and report.html. Every look is written to a ledger\n"
+        "posterior.npz, certificate.json, .md and .html, and report.html. Every access is written to a ledger\n"
         "beside the data first. A killed fit goes on with tacit resume.",
         epilog="Examples:\n"
         "  tacit fit patients.csv --schema schema.toml --formula 'readmitted ~ age + sex' \\\n"
@@ -45,7 +45,7 @@ def _add_fit(commands: Any) -> None:
     fit.add_argument("--out", type=Path, required=True, help="a folder for this run")
     fit.add_argument("--ledger", type=Path, help="default: beside the data, patients.ledger.jsonl for patients.csv")
     for name, kind, words in (
-        ("--rate", float, "chance of a record to be in a step"),
+        ("--rate", float, "probability of a record to be in a step"),
         ("--steps", int, "private steps"),
         ("--clip", float, "largest norm of a record's contribution"),
     ):
@@ -132,7 +132,7 @@ def _add_audit(commands: Any) -> None:
         "that the attack proves must not be above what is certified. Exit code 1 if it is.",
         epilog="Example:  tacit audit --rate 0.5 --noise 2 --steps 20 --runs 20000",
     )
-    audit.add_argument("--rate", type=float, default=1.0, help="chance of the record to be in a step (default: 1)")
+    audit.add_argument("--rate", type=float, default=1.0, help="probability of the record to be in a step (default: 1)")
     audit.add_argument("--noise", type=float, default=1.0, help="noise multiplier (default: 1)")
     audit.add_argument("--steps", type=int, default=1, help="steps of a run (default: 1)")
     audit.add_argument("--delta", type=float, default=1e-5, help="default: 1e-5")

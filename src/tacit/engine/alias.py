@@ -78,7 +78,7 @@ class Words(NamedTuple):
         return self.rows[step if self.row is None else self.row, places]
 
     def groups_below(self, cut: UInt32[Array, ""]) -> Bool[Array, "steps groups"]:
-        """Say which groups have a word below a number."""
+        """Return which groups have a random word below a number."""
         if self.least is not None:
             return Words(self.least, self.row).part(0, self.least.shape[1]) < cut
         below = self.part(0, self.rows.shape[1]) < cut

@@ -98,7 +98,7 @@ class Factoring(NamedTuple):
 
 
 def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expected: float | None) -> Factoring | None:
-    """Choose how outer products are summed, or give nothing where too much of the clip would be lost.
+    """Choose how outer products are summed, or return nothing where too much of the clip would be lost.
 
     Privacy: public; ``expected``, the size of a subset by the declared number of records, is a public number or None.
     """

@@ -71,7 +71,7 @@ def group(chunk: int, radius: int) -> int:
 
 
 def carry(total: Sum) -> Sum:
-    """Bring a sum whose low part is any int32 back into the form that all else expects."""
+    """Normalize a sum whose low part is any int32 to the form that all else expects."""
     if total.high is None:
         return total
     return Sum(total.high + (total.low >> LIMB), total.low & ((1 << LIMB) - 1))

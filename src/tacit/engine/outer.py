@@ -107,7 +107,7 @@ def split(
 
 
 def pays(whole: int, parts: int, smallest: int = SMALLEST) -> bool:
-    """Say whether a leaf is worth taking apart, by how many numbers it has and how many its parts have.
+    """Return whether a leaf is worth taking apart, by how many numbers it has and how many its parts have.
 
     Privacy: public.
     """
@@ -115,7 +115,7 @@ def pays(whole: int, parts: int, smallest: int = SMALLEST) -> bool:
 
 
 def find(function: Callable[..., PyTree], *arguments: PyTree, thin: bool = False) -> list[Outer | None]:
-    """Say for each leaf whether ``split`` takes it apart; shapes in place of arrays will do.
+    """Return for each leaf whether ``split`` takes it apart; shapes in place of arrays will do.
 
     Privacy: public.
     """
@@ -231,7 +231,7 @@ class _Walk:
         return jnp.moveaxis(value, source.axes.index(self.axis), 0).reshape(self.records, -1)
 
     def _behind(self, atom: Any) -> Any:
-        """Go one operation back: note the way forward, give the atom to go on with, or nothing at the product."""
+        """Go one operation back: note the way forward, and return the atom to go on with, or nothing at the product."""
         equation = None if isinstance(atom, Literal) else self.makers.get(atom)
         if equation is None:
             raise _NotOuterError

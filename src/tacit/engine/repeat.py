@@ -1,6 +1,6 @@
 """Repeat and select behind the wall: a secret number of runs, of which only the best is shown (docs/proofs/select.md).
 
-charge the whole selection                              one line, on the disk before the first look
+charge the whole selection                              one line, on the disk before the first access
 K = Poisson(repeats), drawn again while it is 0         secret
 K times: a candidate at random, its whole run with noise of its own, its score
 the run with the best score                             all that leaves
@@ -37,7 +37,7 @@ def best_of(
     *,
     seed: int | None = None,
 ) -> Best:
-    """Run candidates a secret number of times and give the best run, by a score of what it released.
+    """Run candidates a secret number of times and return the best run, by a score of what it released.
 
     Privacy: reads records, after one charge for the whole selection. Runs other than the best leave no trace but time.
 
@@ -61,7 +61,7 @@ def best_of(
         raise ValueError(
             "The candidates of a selection must have one recipe, ledger and run. This is a mistake of tacit."
         )
-    if first._shards and first._shards.processes > 1:
+    if first._programs.processes > 1:
         raise ValueError(
             "A selection makes a secret number of runs, on which several processes cannot agree without telling it. "
             "Run it in one process."

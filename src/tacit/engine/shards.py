@@ -28,9 +28,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int32, UInt32
 
 from tacit.engine import lattice, random
+from tacit.engine.programs import Programs
+from tacit.engine.step import Step
 from tacit.facts.schema import Schema
 from tacit.types import Key, PyTree, State
 from tacit.wall import trace
+from tacit.wall.data import PrivateData
 from tacit.wall.storage import Storage
 
 MOST = 1 << 12
@@ -84,17 +87,6 @@ class Shards(Storage):
         public = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         self._publics = [row.tobytes() for row in gathered(np.frombuffer(public, np.uint8))]
 
-    # What `_facts` compares.
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of shards and of records in the largest."""
-        return (self.number, self.count)
-
-    @property
-    def dtype(self) -> str:
-        """The columns in words."""
-        return repr(jax.tree.map(lambda leaf: (str(leaf.dtype), leaf.shape[2:]), self.records))
-
     def dealt(self, held: Any) -> Array:
         """Make an array over all shards of what this process holds for its own."""
         return jax.make_array_from_process_local_data(NamedSharding(self.mesh, PartitionSpec("shard")), held)
@@ -112,37 +104,21 @@ class Shards(Storage):
                 if count:
                     yield jax.tree.map(lambda leaf, i=i, count=count: leaf[i, :count], held)
 
-    def lower(self, step: Any, state: State, key: Key) -> tuple[Any, str]:
-        """Lower the program of a segment, for all devices together, as ``trace.lower`` does."""
-        one, several = PartitionSpec(), PartitionSpec("shard")
-        program = jax.shard_map(
-            self._segment(step),
-            mesh=self.mesh,
-            in_specs=(one, one, one, one, several, several, several, several),
-            out_specs=one,
-            check_vma=False,
-        )
-        whole = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-        streams, pads = np.zeros((len(self.mine), 8), np.uint32), self._no_pads()
-        return trace.lower(
-            jax.jit(program), whole, np.int32(0), np.int32(0), np.asarray(jax.random.key_data(key)),
-            self.dealt(streams), pads, self.counts, self.records,
-        )  # fmt: skip
-
-    def tags(self, secret: Key, surroundings: bytes, program: bytes) -> str:
+    def tag(self, secret: bytes, program: list[Any], machine: list[Any], key: np.ndarray) -> str:
         """Return the tag of all shards together; refuse processes that run different programs."""
-        told = gathered(np.frombuffer(hashlib.sha256(program).digest(), np.uint8))
+        common = repr([*program, key.tolist()]).encode()
+        told = gathered(np.frombuffer(hashlib.sha256(common).digest(), np.uint8))
         if (told != told[0]).any():
             raise ValueError(
                 "The processes were given different models, recipes or keys, so that their sums do not belong "
                 "together. Start them with one script and the same settings."
             )
         keyed = [(self._secret(secret, shard), digest) for shard, digest in self._known()]
-        tags = b"".join(hmac.new(key, surroundings + digest, "sha256").digest() for key, digest in keyed)
+        tags = b"".join(hmac.new(own, repr(machine).encode() + digest, "sha256").digest() for own, digest in keyed)
         every = gathered(np.frombuffer(tags, np.uint8))
-        return hashlib.sha256(program + every.tobytes()).hexdigest()
+        return hashlib.sha256(common + every.tobytes()).hexdigest()
 
-    def streams(self, secret: Key, tag: str, simulation: bool) -> tuple[Array, Array]:
+    def streams(self, secret: bytes, tag: str, simulation: bool) -> tuple[Array, Array]:
         """Return the keys of this process's shards and of its masks, under a tag: other tags, other keys."""
         streams = [
             self._secret(secret, s)
@@ -152,17 +128,84 @@ class Shards(Storage):
         ]
         return self.dealt(np.stack([np.frombuffer(one, "<u4") for one in streams])), self._pads(tag)
 
-    def run(self, program: Any, state: State, first: int, stop: int, streams: tuple[Array, Array], key: Key) -> State:
-        """Take charged steps, all processes together."""
-        after = program(
-            jax.tree.map(self.same, state), self.same(np.int32(first)), self.same(np.int32(stop)),
-            self.same(jax.random.key_data(key)), *streams, self.counts, self.records,
+    def _secret(self, secret: bytes, shard: int) -> bytes:
+        return hmac.new(secret, b"shard %d" % shard, "sha256").digest()
+
+    def _known(self) -> list[tuple[int, bytes]]:
+        return list(zip(self.mine, self.digests, strict=True))
+
+    def no_keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return zeros in place of the keys of this process's shards and of its masks."""
+        devices = jax.local_device_count()
+        return np.zeros((len(self.mine), 8), np.uint32), np.zeros((devices, self.processes, 9), np.uint32)
+
+    def _pads(self, tag: str) -> Array:
+        """Return a device's mask keys, one for each other process, and in front of each its sign: 1, or -1, or 0.
+
+        Two processes share a key that nobody else can compute; one adds the words made of it, the other takes them off.
+        """
+        me = jax.process_index()
+        pads = self.no_keys()[1]
+        for other, public in enumerate(self._publics):
+            if other != me:
+                shared = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+                key = hmac.new(shared, b"mask " + tag.encode(), "sha256").digest()
+                pads[0, other] = [1 if me < other else 0xFFFFFFFF, *np.frombuffer(key, "<u4")]
+        return self.dealt(pads)
+
+
+class InShards(Programs):
+    """The program over records in shards, for all devices together."""
+
+    def __init__(self, step: Step, data: PrivateData, state: State, secret: Key, key: Key) -> None:
+        self.step = step
+        self.storage: Shards = data._records
+        self.processes = self.storage.processes
+        one, several = PartitionSpec(), PartitionSpec("shard")
+        program = jax.shard_map(
+            self._segment(),
+            mesh=self.storage.mesh,
+            in_specs=(one, one, one, one, several, several, several, several),
+            out_specs=one,
+            check_vma=False,
+        )
+        whole = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+        streams, pads = (self.storage.dealt(empty) for empty in self.storage.no_keys())
+        lowered, self.text = trace.lower(
+            jax.jit(program), whole, np.int32(0), np.int32(0), np.asarray(jax.random.key_data(key)),
+            streams, pads, self.storage.counts, self.storage.records,
+        )  # fmt: skip
+        self._program = lowered.compile(compiler_options=step.sizes.options)
+
+    def stream(self, secret: Key, tag: str, simulation: bool) -> tuple[Array, Array]:
+        """Return the keys of this process's shards and of its masks, under a tag: other tags, other keys."""
+        return self.storage.streams(random.to_bytes(secret), tag, simulation)
+
+    def charged(self, first: int) -> None:
+        """Wait: process 0 has the ledger, and nobody reads before its line is on disk."""
+        wait(f"charged {first}")
+
+    def agreed(self, found: bytes) -> bytes:
+        """Return what process 0 found."""
+        return agreed_bytes(found)
+
+    def run(self, state: State, first: int, stop: int, stream: tuple[Array, Array], key: Key) -> State:
+        """Take charged steps, all processes together.
+
+        Privacy: reads records; only noisy sums leave.
+        """
+        same = self.storage.same
+        after = self._program(
+            jax.tree.map(same, state), same(np.int32(first)), same(np.int32(stop)), same(jax.random.key_data(key)),
+            *stream, self.storage.counts, self.storage.records,
         )  # fmt: skip
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), jax.block_until_ready(after))
 
-    def _segment(self, step: Any) -> Callable[..., State]:
+    def _segment(self) -> Callable[..., State]:
         """Return the program of one device: its shards one after the other, the sum over all devices, the update."""
-        blocks = np.cumsum(step.blocks)[:-1]
+        step = self.step
+        draws: Any = step.draws
+        ends = np.cumsum(step.blocks.sizes)[:-1]
 
         def segment(
             state: State, first: Any, stop: Any, key: Any, streams: Any, pads: Any, counts: Any, records: Any
@@ -172,12 +215,12 @@ class Shards(Storage):
 
             def group(carry: tuple[Array, State]) -> tuple[Array, State]:
                 start, state = carry
-                steps = start + jnp.arange(step.drawn)
-                noise, subsets = jax.lax.map(lambda secret: step.draw(secret, steps), secrets)
+                steps = start + jnp.arange(step.sizes.steps_drawn)
+                noise, subsets = jax.lax.map(lambda secret: draws.draw(secret, steps), secrets)
                 keys = random.fold_in(public, steps)
                 owns = None
                 if step.method.per_record_key:
-                    owns = jax.lax.map(lambda secret: jax.random.key_data(step.record_keys(secret, steps)), secrets)
+                    owns = jax.lax.map(lambda secret: jax.random.key_data(draws.record_keys(secret, steps)), secrets)
 
                 def one(i: Array, state: State) -> State:
                     def add(s: Array, limbs: UInt32[Array, "2 d"]) -> UInt32[Array, "2 d"]:
@@ -189,46 +232,24 @@ class Shards(Storage):
                             return jax.tree.map(lambda leaf: leaf.at[s, positions].get(mode="clip"), records)
 
                         share = [block[s, i] for block in noise]
-                        total = step.sum(state, rows, subsets[s], i, keys[i], record_key, counts[s], noise=share)
+                        total = step.sums.sum(state, rows, subsets[s], i, keys[i], record_key, counts[s], noise=share)
                         return limbs + _limbs(total)
 
                     limbs = jax.lax.fori_loop(0, len(counts), add, jnp.zeros((2, step.dimension), jnp.uint32))
-                    if self.processes > 1:
+                    if self.storage.processes > 1:
                         limbs = limbs + _mask(pads, start + i, step.dimension)
                     limbs = jax.lax.psum(limbs, "shard")
-                    high, low = (jnp.split(limb, blocks) for limb in limbs)
+                    high, low = (jnp.split(limb, ends) for limb in limbs)
                     totals = [_whole(*both) for both in zip(high, low, strict=True)]
-                    return step.finish(state, step.whole(totals), keys[i])
+                    return step.finish(state, step.blocks.whole(totals), keys[i])
 
-                return start + step.drawn, jax.lax.fori_loop(0, jnp.minimum(step.drawn, stop - start), one, state)
+                return start + step.sizes.steps_drawn, jax.lax.fori_loop(
+                    0, jnp.minimum(step.sizes.steps_drawn, stop - start), one, state
+                )
 
             return jax.lax.while_loop(lambda carry: carry[0] < stop, group, (first, state))[1]
 
         return segment
-
-    def _secret(self, secret: Key, shard: int) -> bytes:
-        return hmac.new(random.to_bytes(secret), b"shard %d" % shard, "sha256").digest()
-
-    def _known(self) -> list[tuple[int, bytes]]:
-        return list(zip(self.mine, self.digests, strict=True))
-
-    def _no_pads(self) -> Array:
-        devices = jax.local_device_count()
-        return self.dealt(np.zeros((devices, self.processes, 9), np.uint32))
-
-    def _pads(self, tag: str) -> Array:
-        """Return a device's mask keys, one for each other process, and in front of each its sign: 1, or -1, or 0.
-
-        Two processes share a key that nobody else can compute; one adds the words made of it, the other takes them off.
-        """
-        me = jax.process_index()
-        pads = np.zeros((jax.local_device_count(), self.processes, 9), np.uint32)
-        for other, public in enumerate(self._publics):
-            if other != me:
-                shared = self._private.exchange(X25519PublicKey.from_public_bytes(public))
-                key = hmac.new(shared, b"mask " + tag.encode(), "sha256").digest()
-                pads[0, other] = [1 if me < other else 0xFFFFFFFF, *np.frombuffer(key, "<u4")]
-        return self.dealt(pads)
 
 
 def seal(
@@ -257,8 +278,6 @@ def seal(
     shards
         Their number, a multiple of the number of devices. More shards than processes let a run move to more processes.
     """
-    from tacit.wall.data import PrivateData
-
     if not isinstance(shards, int) or shards < 1 or shards % len(jax.devices()):
         raise ValueError(
             f"shards is {shards!r}, and there are {len(jax.devices())} devices, each of which takes equally many. "

@@ -201,9 +201,10 @@ def listed(value: Any) -> tuple[Any, ...] | None:
 
 
 def is_integer(value: Any) -> bool:
-    """Say whether a value is a whole number; booleans are none."""
+    """Return whether a value is a whole number; booleans are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
+    """Return whether a value is a number; booleans are none."""
     return isinstance(value, float | np.floating) or is_integer(value)

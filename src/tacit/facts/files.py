@@ -70,7 +70,7 @@ def header(path: str | Path) -> tuple[list[str], str]:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"There is no file {str(path)!r}. Give the path of a CSV or Parquet file.")
+        raise FileNotFoundError(f"There is no file {str(path)!r}. Pass the path of a CSV or Parquet file.")
     arrow = import_arrow()
     if path.suffix == ".parquet":
         names = none_on_error(lambda: arrow.parquet.read_schema(path).names)
@@ -86,7 +86,7 @@ def header(path: str | Path) -> tuple[list[str], str]:
     line = none_on_error(first_line)
     if not line:
         raise ValueError(
-            f"The file {str(path)!r} has no first line of text. Give a CSV file in UTF-8 whose first line names the "
+            f"The file {str(path)!r} has no first line of text. Pass a CSV file in UTF-8 whose first line names the "
             "columns."
         )
     between = max(",;\t|", key=line.count)
@@ -145,7 +145,7 @@ def _parquet_kinds(path: str | Path) -> dict[str, str]:
 
 
 def none_on_error(function: Callable[[], Any]) -> Any:
-    """Call a conversion, or give None: its error may quote a record, also as the context of a later error.
+    """Call a conversion, or return None: its error may quote a record, also as the context of a later error.
 
     Privacy: keeps what an error says to itself.
     """

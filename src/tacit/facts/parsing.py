@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.types import Array
 
@@ -78,7 +78,7 @@ def walk(node: Any) -> list[Any]:
 
 
 def evaluate(description: Any, frame: Any) -> None:
-    """Let formulae set up its terms on the public frame: codings, centres, knots."""
+    """Evaluate the terms by formulae on the public frame: codings, centres, knots."""
     from formulae.environment import Environment
 
     functions = {name: both[0] for name, both in FUNCTIONS.items()}
@@ -111,7 +111,7 @@ def scattered(schema: Schema) -> dict[str, Array]:
     """Return public records that know nothing but the schema, both ends of all bounds among them."""
     known = Schema({name: column for name, column in schema.columns.items() if not column.shape})
     records = {}
-    for name, values in evenly(known, jax.random.key(0), FRAME - 2).items():
+    for name, values in even_columns(known, jax.random.key(0), FRAME - 2).items():
         column = known.columns[name]
         ends = [0, len(column.levels) - 1] if column.levels is not None else [column.low, column.high]
         records[name] = jnp.concatenate([values, jnp.asarray(ends, values.dtype)])
@@ -119,7 +119,7 @@ def scattered(schema: Schema) -> dict[str, Array]:
 
 
 def instead(given: str, known: Any) -> str:
-    """Say what may have been meant by an unknown name."""
+    """Return what may have been meant by an unknown name."""
     near = difflib.get_close_matches(given, list(known), 1)
     if near and not near[0].isidentifier():  # income (EUR)
         return f"did you mean {near[0]!r}? Such a name is written in backquotes: `{near[0]}`."

@@ -9,7 +9,7 @@ from tacit.facts.schema import Schema
 from tacit.types import Array, Key
 
 
-def evenly(schema: Schema, key: Key, size: int) -> dict[str, Array]:
+def even_columns(schema: Schema, key: Key, size: int) -> dict[str, Array]:
     """Make up records that know nothing but the schema: numbers even between their bounds, levels alike.
 
     Columns are independent, and as they are stored: levels as codes.

@@ -41,7 +41,8 @@ class Schema:
 
     Examples
     --------
-    >>> schema = Schema({"age": {"low": 0, "high": 110}, "sex": {"levels": ["f", "m"]}}, unit="patient")
+    >>> import tacit
+    >>> schema = tacit.Schema({"age": {"low": 0, "high": 110}, "sex": {"levels": ["f", "m"]}}, unit="patient")
     >>> print(schema.to_toml())
     unit = "patient"
     <BLANKLINE>
@@ -142,7 +143,7 @@ class Schema:
         return {name: column.placeholder() for name, column in self.columns.items()}
 
     def describe(self) -> str:
-        """Say in words what the schema declares.
+        """Describe in words what the schema declares.
 
         Privacy: public.
         """

@@ -66,7 +66,7 @@ class Anchor(NamedTuple):
         return _json(self._asdict())
 
     def problem(self, path: Path, lines: Sequence[Line]) -> str:
-        """Say what a ledger lacks that this anchor knows, or nothing.
+        """Return what a ledger lacks that this anchor knows, or nothing.
 
         Privacy: public.
         """
@@ -96,8 +96,8 @@ FIELDS = {"ledger": str, "lines": int, "head": str, "header": dict}
 def identity(lines: Sequence[Line]) -> str:
     """Return what tells a ledger from every other, copies of it excepted: the hash of its first line.
 
-    In ledgers of earlier versions that line holds nothing random, and their second one, a look, does. Empty where such
-    a ledger has no second line, or there are no lines at all.
+    In ledgers of earlier versions that line holds nothing random, and their second one, a charge, does. Empty where
+    such a ledger has no second line, or there are no lines at all.
 
     Privacy: public.
     """
@@ -120,7 +120,7 @@ def at(path: Path) -> Anchor | None:
 
 
 def problem(path: Path, lines: Sequence[Line], run_anchor: Path | None = None) -> str:
-    """Say what a ledger lacks that its anchors know, in the state folder and in a run's folder; or nothing.
+    """Return what a ledger lacks that its anchors know, in the state folder and in a run's folder; or nothing.
 
     Privacy: public.
     """
@@ -131,7 +131,7 @@ def problem(path: Path, lines: Sequence[Line], run_anchor: Path | None = None) -
         return f"It is not known whether {path} is whole: {error}"
     if lacked:
         return (
-            f"{lacked[0].problem(path, lines)} Looks are missing, so nothing can be charged; restore the newest copy, "
+            f"{lacked[0].problem(path, lines)} Charges are missing, and none can be added; restore the newest copy, "
             f"or, if it is lost for good, write: {COMMAND} {path} --reason '...'"
         )
     if run_anchor is not None and of_run is not None and Anchor(**of_run).problem(path, lines):

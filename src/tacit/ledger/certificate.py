@@ -33,8 +33,10 @@ class Certificate(Record):
 
     Use :meth:`issue`. The digest finds any change to the file, but it is not a signature: someone who
     rewrites the whole file consistently can replace it. They still cannot claim a smaller ε than the recipe
-    and looks in the file give, because :meth:`verify` computes it anew; but that the recipe and the looks are
+    and charges in the file give, because :meth:`verify` computes it anew; but that the recipe and the charges are
     those of the real run, only the ledger or a signature can show.
+
+    Privacy: post-processing.
 
     Attributes
     ----------
@@ -47,9 +49,9 @@ class Certificate(Record):
     budget
         What was asked for.
     mechanism
-        The recipe, with the steps actually looked at; a step looked at again counts again.
+        The recipe, with the steps actually taken; a step taken again counts again.
     lines
-        The ledger's lines of this run. :attr:`looks` gives the looks on them.
+        The ledger's lines of this run. :attr:`looks` gives the charges on them.
     total
         What all runs on the ledger have cost.
     ledger_head, ledger_lines
@@ -57,7 +59,7 @@ class Certificate(Record):
     simulation
         Whether the secret randomness was fixed, so that nobody is protected.
     caveats
-        What the issuer wants to be read. :attr:`notes` adds what follows from the looks.
+        What the issuer wants to be read. :attr:`notes` adds what follows from the charges.
     versions
         Of the software that ran.
     created
@@ -70,13 +72,20 @@ class Certificate(Record):
     code
         Whose code computed contributions: ``"tacit"`` or ``"user"``; empty where it is not known.
     losses
-        The ledger's lines that say that looks were lost, and who accepted that.
+        The ledger's lines that say that charges were lost, and who accepted that.
     refusals
         The ledger's lines that say that records were checked and refused.
     digest
         The hash of all of the above.
 
-    Privacy: post-processing.
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> data = tacit.PrivateData({"age": np.full(100, 50.0)})
+    >>> answer = tacit.ask(data, lambda record: 1.0, tacit.Budget(1.0, 1e-6), clip=1.0)
+    >>> answer.certificate.epsilon <= 1.0
+    True
+    >>> verdict = answer.certificate.verify(data.ledger)
     """
 
     @classmethod
@@ -139,11 +148,11 @@ class Certificate(Record):
         return replace(draft, digest=draft.digest_of_content())
 
     def verify(self, ledger: Ledger | None = None, posterior: Numbered | None = None) -> str:
-        """Recompute the certificate from its recipe and looks, and compare it with ledger and numbers if given.
+        """Recompute the certificate from its recipe and charges, and compare it with ledger and numbers if given.
 
         Without the ledger this shows that the file is whole and that its ε is what its recipe costs. It does
-        not show who issued it, nor that no look was left out: a digest is not a signature. With the ledger it
-        also shows that the looks are all looks of the run, and that the ledger was not shortened or rewritten
+        not show who issued it, nor that no charge was left out: a digest is not a signature. With the ledger it
+        also shows that the charges are all charges of the run, and that the ledger was not shortened or rewritten
         since. With the posterior it also shows that its numbers are those that the certificate was issued for.
 
         Parameters
@@ -175,11 +184,11 @@ class Certificate(Record):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know besides the caveats; it follows from the looks, so none can be left out."""
+        """What a reader must know besides the caveats; it follows from the charges, so none can be left out."""
         return page.notes(self)
 
     def explain(self) -> Explanation:
-        """Say what the guarantee means, from the recipe's whole privacy-loss distribution.
+        """Explain what the guarantee means, from the recipe's whole privacy-loss distribution.
 
         Privacy: post-processing.
         """
@@ -252,13 +261,13 @@ def _measured(ledger: Ledger, run: str, budget: Budget, slack: float) -> dict[st
     of_run = tuple(line for line in lines if (charge := line.charge) is not None and charge.run == run)
     if not of_run:
         raise CertificateError(
-            f"The ledger holds no look of run {run!r}, so there is nothing to certify; "
+            f"The ledger holds no charge of run {run!r}, so there is nothing to certify; "
             "give the ledger and the identifier that the run was charged to."
         )
     if not 0 < slack < budget.delta:
         raise CertificateError(
             f"The numerical slack is {slack!r} and δ is {budget.delta!r}. No sampler is exact, so the slack is "
-            "above 0, and something of δ must be left to certify ε at; give what the wall computed, and ask for "
+            "above 0, and something of δ must be left to certify ε at; pass what the wall computed, and ask for "
             "a larger δ if it is too large."
         )
     charges = [charge for line in lines if (charge := line.charge) is not None]

@@ -17,7 +17,21 @@ from tacit.ledger.totals import gaps, spent
 
 
 class BudgetExceeded(RuntimeError):
-    """The look would exceed the ledger's cap; nothing was charged and no record was read."""
+    """The charge would exceed the ledger's cap; nothing was charged and no record was read.
+
+    Privacy: public.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> ledger = tacit.Ledger(cap=tacit.Budget(0.5, 1e-6))
+    >>> data = tacit.PrivateData({"age": np.full(100, 50.0)}, ledger=ledger)
+    >>> try:
+    ...     tacit.ask(data, lambda record: 1.0, tacit.Budget(1.0, 1e-6), clip=1.0)
+    ... except tacit.BudgetExceeded:
+    ...     print(len(ledger.charges))
+    0
+    """
 
 
 class Contents:
@@ -53,7 +67,7 @@ class Contents:
 
         Privacy: public.
         """
-        # The day only: the time between two looks follows the number of records, and certificates are published.
+        # The day only: the time between two charges follows the number of records, and certificates are published.
         now = datetime.now(UTC).date().isoformat()
         prev = self.head
         new: list[Line] = []
@@ -93,14 +107,14 @@ class Contents:
         self.charges.extend(charges)
 
     def uncovered(self, charge: Charge) -> list[Charge]:
-        """Return the parts of a look that must be charged: none of a replay.
+        """Return the parts of a charge that must be written: none of a replay.
 
         Raises
         ------
         BudgetExceeded
             If they would exceed the cap.
         LedgerError
-            If the look does not belong on this ledger.
+            If the charge does not belong on this ledger.
 
         Privacy: public.
         """
@@ -114,7 +128,7 @@ class Contents:
         covered = ((old.first, old.stop) for old in self.charges if _alike(old, charge))
         new = [replace(charge, first=first, stop=stop) for first, stop in gaps(charge.first, charge.stop, covered)]
         if new:
-            self._within_cap(new, f"a look at {sum(part.steps for part in new)} steps of run {charge.run!r}")
+            self._within_cap(new, f"a charge for {sum(part.steps for part in new)} steps of run {charge.run!r}")
         return new
 
     def afford(self, mechanism: Mechanism, unit: str, run: str | None) -> None:
@@ -136,7 +150,7 @@ class Contents:
             self._within_cap(plan, f"a run of {sum(part.steps for part in plan)} steps")
 
     def check_unit(self, adjacency: str, unit: str) -> None:
-        """Raise unless the ledger holds looks that protect the same.
+        """Raise unless the ledger holds charges that protect the same.
 
         Privacy: public.
         """
@@ -146,7 +160,7 @@ class Contents:
         ):
             if has is not None and has != wants:
                 raise LedgerError(
-                    f"The look has {name} {wants!r}, the ledger {has!r}. An ε for one says nothing about "
+                    f"The charge has {name} {wants!r}, the ledger {has!r}. An ε for one says nothing about "
                     f"the other, so they cannot be added up; use {has!r} here, or give the run a ledger of "
                     "its own."
                 )
@@ -206,7 +220,7 @@ class Contents:
 
 
 def _alike(one: Charge, two: Charge) -> bool:
-    """Tell whether two looks are equal in everything but the steps.
+    """Return whether two charges are equal in everything but the steps.
 
     The run and the tag alone should do; asking for more can only charge more.
     """

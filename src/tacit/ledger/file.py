@@ -1,6 +1,6 @@
-"""The ledger: every look at the records, written down before it happens.
+"""The ledger: every access to the records, written down before it happens.
 
-One line is one look: which run, which steps, by which recipe. Lines are only ever appended; each holds the
+One line is one charge: which run, which steps, by which recipe. Lines are only ever appended; each holds the
 hash of the line before it, and is on the disk before :meth:`Ledger.charge` returns, hence before a record is
 read. A run that was killed replays the steps it had already paid for: the same run, tag and steps are free,
 because they give the same bits again. ``docs/proofs/replay.md`` proves that this is sound, and says what the
@@ -25,13 +25,14 @@ from tacit.ledger.contents import BudgetExceeded, Contents
 from tacit.ledger.lines import GENESIS, Charge, LedgerError, Line
 from tacit.ledger.storage import Storage
 from tacit.ledger.view import View
-from tacit.system import partial_of, remove_partial
 
-__all__ = ["GENESIS", "BudgetExceeded", "Charge", "Ledger", "LedgerError", "Line", "partial_of", "remove_partial"]
+__all__ = ["GENESIS", "BudgetExceeded", "Charge", "Ledger", "LedgerError", "Line"]
 
 
 class Ledger(View):
-    """A record of every look at one data set, on disk before the look happens.
+    """A record of every access to one data set, on disk before the access happens.
+
+    Privacy: public.
 
     Parameters
     ----------
@@ -42,19 +43,24 @@ class Ledger(View):
         What all runs together may spend. It is written into the file at once and binds whoever opens it
         later.
     adjacency
-        ``"add-remove"`` or ``"replace-one"``; when None, the first look decides.
+        ``"add-remove"`` or ``"replace-one"``; when None, the first charge decides.
     run_anchor
         A file in a run's folder where an anchor is kept too.
 
     Notes
     -----
-    A ledger holds one adjacency and one unit: the costs of looks that protect different things do not add up.
-    Simulated looks count like real ones.
+    A ledger holds one adjacency and one unit: the costs of charges that protect different things do not add up.
+    Simulated charges count like real ones.
 
     A ledger that lacks lines which this user's state folder knows (an older copy, another file in its place, none) is
-    refused when it is opened and when a look is charged; ``Ledger.accept_loss`` goes on without them.
+    refused when it is opened and when a charge is made; ``Ledger.accept_loss`` goes on without them.
 
-    Privacy: public.
+    Examples
+    --------
+    >>> import tacit
+    >>> ledger = tacit.Ledger("patients.ledger.jsonl", cap=tacit.Budget(2.0, 1e-6, unit="patient"))
+    >>> ledger.charges
+    ()
     """
 
     def __init__(
@@ -74,7 +80,7 @@ class Ledger(View):
                     self._storage.append(file, [])
 
     def charge(self, charge: Charge) -> bool:
-        """Write a look down, and return when it is on the disk; only then may records be read.
+        """Write a charge down, and return when it is on the disk; only then may records be read.
 
         Steps that the ledger already holds for the same run with the same tag are a replay: they give the
         same bits again and are free. Only the steps not covered are written, one line for each gap.
@@ -82,7 +88,7 @@ class Ledger(View):
         Parameters
         ----------
         charge
-            What is about to be looked at.
+            What is about to be charged.
 
         Returns
         -------
@@ -94,7 +100,7 @@ class Ledger(View):
         BudgetExceeded
             If the cap would be exceeded. Nothing is written.
         LedgerError
-            If the ledger is broken or the look does not belong on it. Nothing is written.
+            If the ledger is broken or the charge does not belong on it. Nothing is written.
 
         Privacy: public.
         """
@@ -116,10 +122,10 @@ class Ledger(View):
 
     @classmethod
     def accept_loss(cls, path: str | os.PathLike[str], reason: str) -> Ledger:
-        """Go on with a ledger that lacks lines which its anchor knows, and write on it that this was accepted.
+        """Continue with a ledger that lacks lines which its anchor knows, and write on it that this was accepted.
 
         A ledger that is gone is begun anew, under the cap that it had. All later certificates name the loss and the
-        reason: what was looked at in the missing lines is in no total any more.
+        reason: what the missing lines charged is in no total any more.
 
         Parameters
         ----------
@@ -136,7 +142,7 @@ class Ledger(View):
         Privacy: public.
         """
         if not reason.strip() or unprintable(reason):
-            raise ValueError("Every later certificate shows why a loss was accepted; give a reason that can be read.")
+            raise ValueError("Every later certificate shows why a loss was accepted; pass a reason that can be read.")
         book = cls.__new__(cls)
         known = Contents(Path(path))
         View.__init__(book, known, Storage(known))

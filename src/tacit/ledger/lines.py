@@ -21,7 +21,7 @@ _OPENING = b'{"body":{"'
 
 
 class LedgerError(RuntimeError):
-    """The ledger is broken, or the look does not belong on it; nothing was charged."""
+    """The ledger is broken, or the charge does not belong on it; nothing was charged."""
 
 
 def canonical(content: Any) -> bytes:
@@ -34,20 +34,20 @@ def canonical(content: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Charge:
-    """One look at the records: the steps [first, stop) of a run.
+    """One charge: access to the records in the steps [first, stop) of a run.
 
     Parameters
     ----------
     run
         The run's identifier.
     kind
-        ``"fit"``, ``"ask"`` or ``"select"``. A selection is one look, at all steps of its recipe.
+        ``"fit"``, ``"ask"`` or ``"select"``. A selection is one charge, at all steps of its recipe.
     method
         What was computed, in public words.
     mechanism
         The run's whole recipe; its ``steps`` are those planned.
     first, stop
-        The steps looked at, ``stop`` excluded.
+        The steps taken, ``stop`` excluded.
     tag
         A keyed hash, made by the wall, of everything the released bits depend on. Within a run the same tag
         and the same step must mean the same bits, and different tags independent secret randomness.
@@ -74,50 +74,50 @@ class Charge:
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
                 raise ValueError(
-                    f"A look has {name} = {value!r}. The ledger tells looks apart by it; give a non-empty string."
+                    f"A charge has {name} = {value!r}. The ledger tells charges apart by it; write a non-empty string."
                 )
             if found := unprintable(value):
                 raise ValueError(
-                    f"The {name} of a look holds the character {found}, which cannot be seen. Certificates are read by "
+                    f"The {name} of a charge holds the character {found}, which is invisible. Certificates are read by "
                     "people and show it; write it with printable characters."
                 )
         if self.kind not in KINDS:
             raise ValueError(
-                f"A look has kind = {self.kind!r}. A certificate says what was done; write 'fit', 'ask' or 'select'."
+                f"A charge has kind = {self.kind!r}. A certificate says what was done; write 'fit', 'ask' or 'select'."
             )
         for name in ("first", "stop"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"A look has {name} = {value!r}. Steps are counted for the cost; give a plain int.")
+                raise ValueError(f"A charge has {name} = {value!r}. Steps are counted for the cost; write a plain int.")
         if not isinstance(self.simulation, bool):
             raise ValueError(
-                f"A look has simulation = {self.simulation!r}. It decides whether anyone is protected; "
+                f"A charge has simulation = {self.simulation!r}. It decides whether anyone is protected; "
                 "write True or False."
             )
         if not 0 <= self.first < self.stop <= self.mechanism.steps:
             raise ValueError(
-                f"A look at the steps [{self.first}, {self.stop}) of a recipe with {self.mechanism.steps} "
-                "steps. Only planned steps can be charged; give 0 <= first < stop <= mechanism.steps."
+                f"A charge for the steps [{self.first}, {self.stop}) of a recipe with {self.mechanism.steps} "
+                "steps. Only planned steps can be charged; write 0 <= first < stop <= mechanism.steps."
             )
 
         if (self.kind == "select") != (self.mechanism.repeats is not None):
             raise ValueError(
-                f"A look has kind = {self.kind!r} and repeats = {self.mechanism.repeats!r}. Only a selection repeats "
-                "its recipe, and its cost is of all repeats together; give both or neither."
+                f"A charge has kind = {self.kind!r} and repeats = {self.mechanism.repeats!r}. Only a selection repeats "
+                "its recipe, and its cost is of all repeats together; pass both or neither."
             )
         if self.kind == "select" and self.steps != self.mechanism.steps:
             raise ValueError(
-                f"A look at {self.steps} of the {self.mechanism.steps} steps of a selection. How many runs it makes is "
-                "secret, so it is charged once and whole; give first = 0 and stop = mechanism.steps."
+                f"A charge for {self.steps} of the {self.mechanism.steps} steps of a selection. How many runs it makes "
+                "is secret, so it is charged once and whole; write first = 0 and stop = mechanism.steps."
             )
 
     @property
     def steps(self) -> int:
-        """How many steps this look takes."""
+        """How many steps this charge takes."""
         return self.stop - self.first
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the look as plain JSON values.
+        """Return the charge as plain JSON values.
 
         Privacy: public.
         """
@@ -166,7 +166,7 @@ class Line:
 
     @property
     def charge(self) -> Charge | None:
-        """The look on this line; None for the header, for notes, and for a line that accepts a loss."""
+        """The charge on this line; None for the header, for notes, and for a line that accepts a loss."""
         return Charge.from_dict(self.body["look"]) if "look" in self.body else None
 
     @property
@@ -243,7 +243,7 @@ def read_tail(data: bytes, seq: int, prev: str, where: str) -> Tail:
         if not (_OPENING.startswith(tail[: len(_OPENING)]) or not tail.strip(b"\0")):
             raise LedgerError(
                 f"Line {seq + len(lines) + 1} of {where} is not a ledger's line. Nothing can be "
-                "charged to a file that is something else; give the path of a ledger, or of a file "
+                "charged to a file that is something else; pass the path of a ledger, or of a file "
                 "that does not exist yet."
             )
         return Tail(lines, whole[-1] + b"\n" if whole else b"", size, False)
@@ -284,7 +284,7 @@ def check_line(line: Line, seq: int, prev: str, where: str) -> None:
     problem = None
     kinds = [["header"]] if seq == 0 else [["look"], ["loss"], ["note"]]
     if not isinstance(line.body, dict) or list(line.body) not in kinds:
-        problem = "should be the header" if seq == 0 else "should be a look"
+        problem = "should be the header" if seq == 0 else "should be a charge"
     elif not isinstance(line.time, str):
         problem = f"has the time {line.time!r}"
     elif line.seq != seq or isinstance(line.seq, bool):

@@ -66,7 +66,7 @@ def to_html(certificate: Record) -> str:
 
 
 def explained(certificate: Record) -> Explanation:
-    """Say what the guarantee means, from the recipe's whole privacy-loss distribution.
+    """Explain what the guarantee means, from the recipe's whole privacy-loss distribution.
 
     Privacy: post-processing.
     """
@@ -75,7 +75,7 @@ def explained(certificate: Record) -> Explanation:
 
 
 def notes(certificate: Record) -> tuple[str, ...]:
-    """Return what a reader must know besides the caveats; it follows from the looks, so none can be left out.
+    """Return what a reader must know besides the caveats; it follows from the charges, so none can be left out.
 
     Privacy: post-processing.
     """
@@ -91,7 +91,7 @@ def notes(certificate: Record) -> tuple[str, ...]:
         )
     if run.repeated:
         found.append(
-            f"{run.repeated} steps were looked at again, because they could not be replayed (another "
+            f"{run.repeated} steps were taken again, because they could not be replayed (another "
             "key, program or version). They are counted again."
         )
     if certificate.epsilon > certificate.budget.epsilon:
@@ -101,7 +101,7 @@ def notes(certificate: Record) -> tuple[str, ...]:
         )
     for line in certificate.losses:
         found.append(
-            f"Looks at these data were lost from the ledger and are in no total: {line.lost}. That was accepted on "
+            f"Charges for these data were lost from the ledger and are in no total: {line.lost}. That was accepted on "
             f"{_when(line.time)}, with the words: {line.reason}"
         )
     if certificate.refusals:
@@ -195,8 +195,8 @@ def sections(certificate: Record, explanation: Explanation) -> list[Section]:
         Section("What is not protected", [_not_protected(unit, certificate.adjacency)]),
         Section("The recipe", [Table((), _recipe(certificate))]),
         Section(
-            "All looks at the data",
-            [Table(("Line", "Day (UTC)", "Steps", "Looks", "Tag"), _rows(certificate))],
+            "All accesses to the data",
+            [Table(("Line", "Day (UTC)", "Steps", "Charges", "Tag"), _rows(certificate))],
             style="wide",
         ),
         Section("For the record", [Table((), _identity(certificate))], style="wide"),
@@ -214,11 +214,11 @@ def _recipe(certificate: Record) -> list[tuple[str, str]]:
         ("at δ, slack included", f"{certificate.delta!r}"),
         ("Asked for", asked),
         ("Neighbouring data", f"{ADJACENCY[certificate.adjacency]} {certificate.unit} ({certificate.adjacency})"),
-        ("Rate: chance to be in a step’s subset", f"{recipe.rate!r}"),
+        ("Rate: probability to be in a step’s subset", f"{recipe.rate!r}"),
         ("Clip: bound on a contribution", f"{recipe.clip!r}"),
         ("Noise multiplier", f"{recipe.noise_multiplier!r}"),
         ("Noise standard deviation", _number(recipe.noise_std)),
-        ("Steps looked at (planned)", f"{recipe.steps} ({certificate.planned})"),
+        ("Steps taken (planned)", f"{recipe.steps} ({certificate.planned})"),
         ("Numerical slack, part of δ", f"{certificate.slack!r}"),
     ]
     if recipe.repeats is not None:
@@ -235,7 +235,7 @@ def _recipe(certificate: Record) -> list[tuple[str, str]]:
 
 
 def _rows(certificate: Record) -> list[tuple[str, ...]]:
-    """Return the looks, those that follow one another put together."""
+    """Return the charges, those that follow one another put together."""
     groups: list[list[tuple[Line, Charge]]] = []
     for line, charge in zip(certificate.lines, certificate.charges, strict=True):
         if groups and groups[-1][-1][1].tag == charge.tag and groups[-1][-1][1].stop == charge.first:

@@ -29,12 +29,27 @@ UNTIED = (
     "run’s numbers it cannot show."
 )
 MOST_TEXT = 4 << 20
-"""A longer file is not read: no run has so many looks."""
+"""A longer file is not read: no run has so many charges."""
 SIMULATION = "SIMULATION — the secret randomness was fixed; this protects nobody"
 
 
 class CertificateError(ValueError):
-    """The certificate is not to be relied upon; the message says why in one sentence."""
+    """The certificate is not to be relied upon; the message says why in one sentence.
+
+    Privacy: public.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> data = tacit.PrivateData({"age": np.full(100, 50.0)})
+    >>> answer = tacit.ask(data, lambda record: 1.0, tacit.Budget(1.0, 1e-6), clip=1.0)
+    >>> tampered = answer.certificate.to_json().replace('"epsilon": ', '"epsilon": 0')
+    >>> try:
+    ...     tacit.Certificate.from_json(tampered).verify()
+    ... except tacit.CertificateError:
+    ...     print("refused")
+    refused
+    """
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,7 @@ class Record:
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """The looks of this run."""
+        """The charges of this run."""
         return tuple(charge for line in self.lines if (charge := line.charge) is not None)
 
     @property

@@ -48,7 +48,7 @@ class Storage:
 
     @contextlib.contextmanager
     def locked(self, write: bool) -> Iterator[int | None]:
-        """Hold the ledger against other threads and processes; gives the open file, None if there is none.
+        """Lock the ledger against other threads and processes; yield the open file, None if there is none.
 
         Privacy: public.
         """
@@ -70,7 +70,7 @@ class Storage:
                     held.close()
                 else:
                     raise LedgerError(
-                        f"{self.path} is replaced again and again by another file, so a look written to it could be "
+                        f"{self.path} is replaced again and again by another file, so a charge written to it could be "
                         "lost. Stop whatever replaces it (a synchronising program, an editor), and repeat the call."
                     )
                 if file is not None and (identity := _identity(os.fstat(file))) != self._identity:
@@ -96,12 +96,12 @@ class Storage:
                 return os.open(self.path, flags | os.O_CREAT, 0o644) if write else None
         except FileNotFoundError:
             raise LedgerError(
-                f"The folder of the ledger {self.path} does not exist, so no look can be written down. Create it first."
+                f"The folder of the ledger {self.path} does not exist, so no charge can be written. Create it first."
             ) from None
         except OSError as error:
             raise LedgerError(
-                f"The ledger {self.path} cannot be opened ({error}), so no look can be written down. "
-                "Give the path of a file that may be written."
+                f"The ledger {self.path} cannot be opened ({error}), so no charge can be written down. "
+                "Pass the path of a file that may be written."
             ) from error
 
     def compare(self) -> None:
@@ -152,22 +152,22 @@ class Storage:
 
     def _write(self, file: int, data: bytes) -> None:
         try:
-            os.ftruncate(file, self._end)  # a torn line of a killed process was no look
+            os.ftruncate(file, self._end)  # a torn line of a killed process was no charge
             done = 0
             while done < len(data):
                 done += system.write_at(file, data[done:], self._end + done)
             self._sync(file, self._end + len(data))
             self._still_in_place(file)
         except BaseException as error:
-            # No look will follow, so no line may stay; if this fails too the line stays and was paid for
+            # No access will follow, so no line may stay; if this fails too the line stays and was paid for
             # nothing.
             with contextlib.suppress(OSError):
                 os.ftruncate(file, self._end)
             self._synced = -1
             if isinstance(error, OSError):
                 raise LedgerError(
-                    f"The look could not be written to {self.path} ({error}). Records are read only after "
-                    "their look is on the disk; free some space, or choose another path."
+                    f"The charge could not be written to {self.path} ({error}). Records are read only after "
+                    "their charge is on the disk; free some space, or choose another path."
                 ) from error
             raise
 
@@ -194,7 +194,7 @@ class Storage:
         except OSError as error:
             raise LedgerError(
                 f"The ledger {self.path} could not be brought to the disk ({error}). Records are read only after "
-                "their look is there; free some space, or choose another path."
+                "their charge is there; free some space, or choose another path."
             ) from error
         self._synced = end
 
@@ -202,7 +202,7 @@ class Storage:
         """Raise where the lines just brought to the disk are not in the file that the path leads to."""
         if not is_in_place(self.path, file):
             raise LedgerError(
-                f"{self.path} was replaced by another file while a look was written to it, so the line is lost to "
+                f"{self.path} was replaced by another file while a charge was written to it, so the line is lost to "
                 "whoever opens the ledger. No record is read; stop whatever replaces the file, and repeat the call."
             )
 
@@ -214,7 +214,7 @@ class Storage:
 
 
 def is_in_place(path: Path | None, file: int) -> bool:
-    """Say whether an open file is still the one that a path leads to.
+    """Return whether an open file is still the one that a path leads to.
 
     Privacy: public.
     """

@@ -1,4 +1,4 @@
-"""Totals of a ledger: looks added up run by run, and what the accountant must add up."""
+"""Totals of a ledger: charges added up run by run, and what the accountant must add up."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Run:
     Attributes
     ----------
     run, kind, method, mechanism, unit
-        As on the run's last look; ``mechanism.steps`` are those planned.
+        As on the run's last charge; ``mechanism.steps`` are those planned.
     steps
-        Steps looked at; a step that was charged again counts again.
+        Steps taken; a step that was charged again counts again.
     repeated
         How many of them are repetitions.
     charges
         The number of lines.
     simulation
-        Whether any of the looks had fixed secret randomness.
+        Whether any of the charges had fixed secret randomness.
 
     Privacy: public.
     """
@@ -43,12 +43,12 @@ class Run:
 
     @property
     def looked(self) -> Mechanism:
-        """The recipe with the steps actually looked at, which is what the run has cost."""
+        """The recipe with the steps actually taken, which is what the run has cost."""
         return replace(self.mechanism, steps=self.steps)
 
 
 def summarise(charges: Iterable[Charge]) -> dict[str, Run]:
-    """Add up looks run by run, in the order in which the runs began.
+    """Add up charges run by run, in the order in which the runs began.
 
     Privacy: public.
     """
@@ -82,10 +82,10 @@ Recipe = tuple[str, float, float, int] | tuple[str, float, float, int, float]
 def recipes(charges: Iterable[Charge]) -> tuple[Recipe, ...]:
     """Return what the accountant must add up, in the order the runs began.
 
-    The first run counts whole from its first look on, and steps of it that were repeated count apart:
+    The first run counts whole from its first charge on, and steps of it that were repeated count apart:
     ``accounting.spent`` takes it by its privacy loss distribution, which holds for a run whose length was
     fixed before anything was seen. Later runs go through the Rényi filter, which is checked before every
-    look, so they count by the steps looked at. A selection is always one look, and counts whole.
+    charge, so they count by the steps taken. A selection is always one charge, and counts whole.
 
     Privacy: public.
     """
@@ -109,14 +109,14 @@ def cost_of(runs: Sequence[Recipe], delta: float, adjacency: str) -> float:
 
 
 def spent(charges: Iterable[Charge], delta: float, adjacency: str | None) -> float:
-    """Return the ε that looks have cost together, the share of δ for the runs' inexact sampling kept apart.
+    """Return the ε that charges have cost together, the share of δ for the runs' inexact sampling kept apart.
 
     Privacy: public.
     """
     runs = recipes(charges)
     if not runs:
         return 0.0
-    assert adjacency is not None  # set by the first look
+    assert adjacency is not None  # set by the first charge
     return cost_of(runs, delta * (1 - RESERVE), adjacency)
 
 

@@ -51,7 +51,7 @@ def verify(certificate: Record, ledger: View | None = None, posterior: Numbered 
     if epsilon > certificate.budget.epsilon * (1 + TOLERANCE) and not repeated:
         raise CertificateError(
             f"The certificate states ε = {epsilon!r}, more than the budget of {certificate.budget.epsilon!r}, "
-            "although no step was looked at again: a run is planned to fit its budget."
+            "although no step was taken again: a run is planned to fit its budget."
         )
     _check_total(certificate)
     if ledger is not None:
@@ -116,33 +116,33 @@ def _compare_numbers(certificate: Record, posterior: Numbered | None) -> str:
 def _check_charges(certificate: Record) -> None:
     charges = certificate.charges
     if not charges or any(charge.run != certificate.run for charge in charges):
-        raise CertificateError(f"The certificate's looks are not those of its run {certificate.run!r}.")
+        raise CertificateError(f"The certificate's charges are not those of its run {certificate.run!r}.")
     if any(not line.intact for line in certificate.losses) or any(line.loss is None for line in certificate.losses):
         raise CertificateError("A loss on the certificate was changed: its hash does not belong to it.")
     if any(not line.intact or line.note is None for line in certificate.refusals):
         raise CertificateError("A refusal on the certificate was changed: its hash does not belong to it.")
     if not all(line.intact for line in certificate.lines):
-        raise CertificateError("A look on the certificate was changed: its hash does not belong to it.")
+        raise CertificateError("A charge on the certificate was changed: its hash does not belong to it.")
     if any(one.seq >= two.seq for one, two in zip(certificate.lines, certificate.lines[1:], strict=False)):
-        raise CertificateError("The certificate's looks are not in the ledger's order, each once.")
+        raise CertificateError("The certificate's charges are not in the ledger's order, each once.")
     if certificate.lines[-1].seq >= certificate.ledger_lines:
-        raise CertificateError("The certificate holds a look that its ledger did not have when it was issued.")
+        raise CertificateError("The certificate holds a charge that its ledger did not have when it was issued.")
     if (
         certificate.lines[-1].seq == certificate.ledger_lines - 1
         and certificate.lines[-1].hash != certificate.ledger_head
     ):
-        raise CertificateError("The certificate's last look is not the ledger's head that it names.")
+        raise CertificateError("The certificate's last charge is not the ledger's head that it names.")
     run = summarise(charges)[certificate.run]
     if any(charge.mechanism != run.mechanism or charge.kind != run.kind for charge in charges):
-        raise CertificateError("The certificate's looks are of more than one recipe.")
+        raise CertificateError("The certificate's charges are of more than one recipe.")
     if run.kind == "select" and len(charges) > 1:
-        raise CertificateError("The certificate is of a selection, which is one look, and holds several.")
+        raise CertificateError("The certificate is of a selection, which is one charge, and holds several.")
     if run.steps != certificate.mechanism.steps:
         raise CertificateError(
-            f"The certificate's recipe has {certificate.mechanism.steps} steps, but its looks took {run.steps}."
+            f"The certificate's recipe has {certificate.mechanism.steps} steps, but its charges took {run.steps}."
         )
     if run.looked != certificate.mechanism:
-        raise CertificateError("The certificate's recipe is not the one on its looks.")
+        raise CertificateError("The certificate's recipe is not the one on its charges.")
     said = (
         certificate.kind,
         certificate.method,
@@ -154,20 +154,20 @@ def _check_charges(certificate: Record) -> None:
     held = (run.kind, run.method, run.unit, run.unit, run.mechanism.adjacency, run.simulation)
     if said != held or any(charge.unit != certificate.unit for charge in charges):
         raise CertificateError(
-            "The certificate's kind, method, unit, adjacency or simulation is not that of its looks."
+            "The certificate's kind, method, unit, adjacency or simulation is not that of its charges."
         )
     ahead = (*certificate.lines, *certificate.losses, *certificate.refusals)
     if any(line.seq < 1 for line in ahead) or len({line.seq for line in ahead}) != len(ahead):
         raise CertificateError("The certificate's lines have numbers that no ledger gives them.")
     if any(two.seq == one.seq + 1 and two.prev != one.hash for one, two in itertools.pairwise(certificate.lines)):
-        raise CertificateError("The certificate's looks do not follow from one another as a ledger's do.")
-    # A header, the run's own looks, losses, refusals; and of every other run one look at least.
+        raise CertificateError("The certificate's charges do not follow from one another as a ledger's do.")
+    # A header, the run's own charges, losses, refusals; and of every other run one charge at least.
     others = len({run[0] for run in certificate.total.runs} - {certificate.run})
     least = 1 + len(ahead) + others
     if certificate.ledger_lines < least or (certificate.ledger_lines > least and not others):
         raise CertificateError(
-            f"The certificate's ledger had {certificate.ledger_lines} lines, and its looks and runs explain "
-            f"{'' if not others else 'at least '}{least}: looks were left out, or made up."
+            f"The certificate's ledger had {certificate.ledger_lines} lines, and its charges and runs explain "
+            f"{'' if not others else 'at least '}{least}: charges were left out, or made up."
         )
 
 
@@ -177,7 +177,7 @@ def _check_total(certificate: Record) -> None:
     if different > MOST_RECIPES:
         raise CertificateError(
             f"The certificate's total is of {different} different recipes, and no more than {MOST_RECIPES} are "
-            "added up anew; give later data a ledger of their own."
+            "added up anew; pass later data a ledger of their own."
         )
     of_run = [run[1:] for run in certificate.total.runs if run[0] == certificate.run]
     if (
@@ -185,7 +185,7 @@ def _check_total(certificate: Record) -> None:
         or any(one[3:] != (() if mechanism.repeats is None else (mechanism.repeats,)) for one in of_run)
         or sum(one[2] for one in of_run) < mechanism.steps
     ):
-        raise CertificateError("The certificate's total does not hold its own run as its looks have it.")
+        raise CertificateError("The certificate's total does not hold its own run as its charges have it.")
     total = cost_of(certificate.total.runs, for_all_runs(certificate.delta, certificate.slack), certificate.adjacency)
     if not certificate.total.epsilon >= total * (1 - TOLERANCE):
         raise CertificateError(
@@ -214,7 +214,7 @@ def _check_ledger(certificate: Record, ledger: View) -> None:
         tuple(line for line in then if (charge := line.charge) is not None and charge.run == certificate.run)
         != certificate.lines
     ):
-        raise CertificateError("The looks on the certificate are not all the ledger's looks of this run.")
+        raise CertificateError("The charges on the certificate are not all the ledger's charges of this run.")
     if tuple(line for line in then if line.loss is not None) != certificate.losses:
         raise CertificateError("The losses on the certificate are not those that the ledger says were accepted.")
     if tuple(line for line in then if line.note is not None) != certificate.refusals:
@@ -229,6 +229,5 @@ def _check_ledger(certificate: Record, ledger: View) -> None:
     )
     if later:
         raise CertificateError(
-            f"Run {certificate.run!r} has looked at {later} more steps since the certificate was issued: issue a new "
-            "one."
+            f"Run {certificate.run!r} has taken {later} more steps since the certificate was issued: issue a new one."
         )

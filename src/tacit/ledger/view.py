@@ -1,4 +1,4 @@
-"""What may be read of a ledger: its lines, and what the looks on them have cost."""
+"""What may be read of a ledger: its lines, and what the charges on them have cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tacit.ledger.totals import Run, gaps, spent, summarise
 
 
 class View:
-    """The looks at one data set, as far as they are written down when a method is called.
+    """The charges for one data set, as far as they are written down when a method is called.
 
     Privacy: public.
     """
@@ -32,12 +32,12 @@ class View:
 
     @property
     def charges(self) -> tuple[Charge, ...]:
-        """All looks, in the order they were charged."""
+        """All charges, in the order they were charged."""
         return tuple(self._update().charges)
 
     @property
     def losses(self) -> tuple[Line, ...]:
-        """The lines that say that looks were lost, and who accepted that."""
+        """The lines that say that charges were lost, and who accepted that."""
         return tuple(line for line in self.lines if line.loss is not None)
 
     @property
@@ -63,19 +63,19 @@ class View:
 
     @property
     def adjacency(self) -> str | None:
-        """The adjacency of all looks; None before the first."""
+        """The adjacency of all charges; None before the first."""
         return self._update().adjacency
 
     @property
     def unit(self) -> str | None:
-        """Who is protected; None before the first look."""
+        """Who is protected; None before the first charge."""
         return self._update().unit
 
     def spent(self, delta: float | None = None) -> float:
-        """Return the ε that all looks together have cost, by a rule valid for runs chosen one after the other.
+        """Return the ε that all charges together have cost, by a rule valid for runs chosen one after the other.
 
         The rule is named in ``accounting.COMPOSITION[adjacency]``. The first run counts whole from its first
-        look on, later runs by the steps looked at (see ``tacit.ledger.totals.recipes``).
+        charge on, later runs by the steps taken (see ``tacit.ledger.totals.recipes``).
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class View:
         return spent(charges, delta, self._known.adjacency)
 
     def holds(self, run: str, stop: int) -> bool:
-        """Say whether every step of a run before ``stop`` is on the ledger, under whatever tag.
+        """Return whether every step of a run before ``stop`` is on the ledger, under whatever tag.
 
         Privacy: public.
         """

@@ -12,7 +12,7 @@
         b, zeta, x, phi, omega = their coordinate optima                 free post-processing
 
 mu, Lambda are ``mean``, ``precision``; V, the average of xi (pi (1 - pi))', is ``spread``; c is the weight of a hidden
-unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. Of METHODS 11's blocks, C
+unit that is always on, column 0 of ``mean``; xi is ``slope``, pi ``active``, r ``residual``. Of the paper's blocks, C
 and F enter through r only, and the K x K matrices G_j are not needed: the diagonal of G_j is block E, and its product
 with mu_j is in r and V. Bounds: |r| <= 1, 0 < xi <= 1/4, so the blocks have norms up to 1, sqrt(K)/2, sqrt(J)/4,
 sqrt(JK)/4, sqrt(JK)/16 and sqrt(J(K+1)); typical ones are a tenth of that, hence the clip. One joint clip shortens all
@@ -25,9 +25,10 @@ gradient is zero, the fixed point of exact coordinate ascent, and at stride 1 wi
 All units move at once: with stride up to 1 / (K + 1) the bound cannot fall; larger strides are faster and usually fine.
 Where noise exceeds the precision the step is shortened, which changes how fast it comes to rest but not where.
 
-Errata followed (METHODS 11): no 1/2 before <xi><z>' in equation 72 (S1); the rate of q(x) is E[zeta] + E[phi] (S2); all
-variances are in E[psi^2] and the moments are joint, which is exact for factorised q(w_jk) (S3); xi of b is public (S4);
-one mechanism for all blocks (S6). The posterior is that of the statistics as released: it does not count their noise.
+Errata followed (docs/errata.md#sigmoid-belief-networks): no 1/2 before <xi><z>' in equation 72 (S1); the rate of q(x)
+is E[zeta] + E[phi] (S2); all variances are in E[psi^2] and the moments are joint, which is exact for factorised q(w_jk)
+(S3); xi of b is public (S4); one mechanism for all blocks (S5). The posterior is that of the statistics as released: it
+does not account for their noise.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float32
 
-from tacit.methods.running import Pace, Running, blend, deviation, polya_gamma_mean, slowing, start
+from tacit.methods.running import Pace, Running, blend, deviation, polya_gamma_mean, polynomial_decay, start
 from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
@@ -124,6 +125,15 @@ def belief_net(
     MethodFor
         To be handed to ``tacit.fit``. A record is one array of 0 and 1, or a dictionary with one. Draws are ``W``
         (pixels by units), ``b`` (hidden biases) and ``c`` (visible biases); predictions are ``reconstruct``'s.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> images = np.random.default_rng(0).integers(0, 2, (200, 6)).astype(np.float32)
+    >>> data = tacit.PrivateData(images, size=200)
+    >>> posterior = tacit.fit(tacit.belief_net(2), data, tacit.Budget(1.0, 1e-6), steps=5, progress=False)
+    >>> posterior.draws["W"].shape
+    (1000, 6, 2)
     """
     if units < 1 or sweeps < 1:
         raise ValueError(
@@ -131,8 +141,8 @@ def belief_net(
             "belief_net(units=50)."
         )
     prior_variance = deviation(prior_std, "variance", variance, 0.5) ** 2
-    pace = slowing() if pace is None else pace
-    stride = (lambda step: 0.3 * slowing(20.0, 0.6)(step)) if stride is None else stride
+    pace = polynomial_decay() if pace is None else pace
+    stride = (lambda step: 0.3 * polynomial_decay(20.0, 0.6)(step)) if stride is None else stride
 
     def build(plan: Plan) -> Method:
         pixels = _only(plan.placeholder).size
@@ -202,7 +212,7 @@ def reconstruct(net: dict[str, Array], images: PyTree, sweeps: int = 5) -> Array
     mean = jnp.concatenate([net["c"][:, None], net["W"]], 1)
     if flat.shape[1] != len(mean):
         raise ValueError(
-            f"The images have {flat.shape[1]} pixels, the network has {len(mean)}. Give images like its own."
+            f"The images have {flat.shape[1]} pixels, the network has {len(mean)}. Pass images of that size."
         )
     point = Net(mean, jnp.zeros_like(mean), jnp.asarray(net["b"]), jnp.zeros_like(net["b"]))
     there = jnp.isfinite(flat)
@@ -283,7 +293,7 @@ def _only(tree: PyTree) -> Array:
     leaves = jax.tree.leaves(tree)
     if len(leaves) != 1:
         raise ValueError(
-            f"A record has {len(leaves)} columns. A belief net models one array of pixels; give only that."
+            f"A record has {len(leaves)} columns. A belief net models one array of pixels; pass only that."
         )
     return jnp.asarray(leaves[0])
 

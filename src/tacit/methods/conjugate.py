@@ -1,4 +1,4 @@
-"""Private variational Bayes for conjugate exponential families (Park et al. 2020, Algorithm 1; METHODS 8).
+"""Private variational Bayes for conjugate exponential families (Park et al. 2020, Algorithm 1).
 
     p(m) conjugate to  p(x, l | m) = f(x, l) exp(n(m)' s(x, l))        m parameters, l latent variables of a record
     for t = 1..T
@@ -12,23 +12,24 @@ Two functions say all of it, and what they are differentiated by is the algorith
     log_normaliser(S) = log of the prior's mean of exp(n(m)' S)       its gradient is nbar
     evidence(nbar, x) = log sum over l of f(x, l) exp(nbar' s(x, l))  its gradient is u: the E-step
 
-So a hidden Markov model is given by the forward pass alone. Where it leaves the paper: all statistics are one release
-with the block scaling of least noise in place of a composition per coordinate, sensitivities are those of sums, and
-the average is kept unrepaired. And where a family can tell how statistics scatter given the parameters (``refill``), a
-draw goes in turns between the parameters given statistics and the statistics given parameters and what was released
-(Bernstein and Sheldon 2018): its intervals then count the privacy noise, if all records took part (rate 1).
+So a hidden Markov model is given by the forward pass alone. Where it leaves the paper
+(docs/errata.md#variational-bayes-on-private-statistics): all statistics are one release with the block scaling of least
+noise in place of a composition per coordinate, sensitivities are those of sums, and the average is kept unrepaired. And
+where a family can tell how statistics scatter given the parameters (``refill``), a draw goes in turns between the
+parameters given statistics and the statistics given parameters and what was released (Bernstein and Sheldon 2018): its
+intervals then account for the privacy noise, if all records took part (rate 1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.running import Pace, Running, blend, block_weights, evenly, inner, normals, start
-from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
+from tacit.methods.families._family import Family, FamilyFor
+from tacit.methods.running import Pace, Running, blend, inner, normals, start, uniform_average
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 ROUNDS = 50
 """Turns between parameters and statistics in a draw, from statistics that scatter as the noise does."""
@@ -39,50 +40,6 @@ STEPS = 50
 def halfway(step: Array) -> Array:
     """Return the default pace: 1 for the first half of the suggested steps, an even average over those after it."""
     return 1 / (1 + jnp.maximum(step - STEPS // 2, 0))
-
-
-class Family(NamedTuple):
-    """A conjugate exponential family. Statistics are a dictionary of arrays, one for each block.
-
-    Attributes
-    ----------
-    log_normaliser
-        ``log_normaliser(statistics)``: log of the prior's mean of exp(n(m)' statistics), up to a constant.
-    evidence
-        ``evidence(expected, record)``: log of the sum over a record's latent variables of exp(expected' s), in which
-        ``expected`` is shaped like the statistics. Runs inside the wall, and its gradient is what a record contributes.
-    begin
-        ``begin(key)``: statistics of made-up records, to start from.
-    repair
-        ``repair(statistics, noise_std)``: statistics that records could have, from noisy ones.
-    draw
-        ``draw(statistics, key)``: one draw of the parameters, a dictionary.
-    bounds
-        The largest or the usual norm of each block of a contribution, public: it decides how noise is shared.
-    predict, requirements, synthesize
-        As in ``tacit.Method`` and its model.
-    refill
-        ``refill(draw, noisy, noise_std, key)``: one draw of the statistics, given parameters, and statistics to which
-        noise of known standard deviations was added. Optional: with it, intervals count the noise.
-    latent
-        Whether a record has latent variables. Without, statistics never change, and one step is enough.
-    """
-
-    log_normaliser: Callable[[PyTree], Array]
-    evidence: Callable[[PyTree, Record], Array]
-    begin: Callable[[Key], PyTree]
-    repair: Callable[[PyTree, PyTree], PyTree]
-    draw: Callable[[PyTree, Key], dict[str, Array]]
-    bounds: dict[str, float]
-    predict: Callable[[dict[str, Array], PyTree, Key], PyTree] | None = None
-    requirements: tuple[Requirement, ...] = ()
-    latent: bool = True
-    refill: Callable[[dict[str, Array], PyTree, PyTree, Key], PyTree] | None = None
-    synthesize: Callable[[dict[str, Array], int, Key], dict[str, Any]] | None = None
-
-
-FamilyFor = Callable[[Record], Family]
-"""A family that must know the shape of a record first."""
 
 
 class ConjugateState(NamedTuple):
@@ -110,11 +67,21 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
     -------
     MethodFor
         To be handed to ``tacit.fit``. All records in few steps suit it best, so that is what it suggests.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> method = tacit.conjugate(tacit.families.mixture(2, bound=3.0))
+    >>> data = tacit.PrivateData({"x": x}, size=200)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=5, progress=False)
+    >>> posterior.draws["mean"].shape
+    (1000, 2, 2)
     """
 
     def build(plan: Plan) -> Method:
         model = family if isinstance(family, Family) else family(plan.placeholder)
-        rho = pace or (halfway if model.latent else evenly)
+        rho = pace or (halfway if model.latent else uniform_average)
 
         def believe(running: Running) -> ConjugateState:
             statistics = model.repair(running.statistics, running.noise_std)
@@ -145,14 +112,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             begin = model.repair(scattered, noise_std)
             return model.draw(jax.lax.scan(turn, begin, jnp.stack(turns))[0], last)
 
-        blocks = jax.eval_shape(model.begin, jax.random.key(0))
-        if set(blocks) != set(model.bounds):
-            raise ValueError(
-                f"The statistics have the blocks {sorted(blocks)} and bounds are given for {sorted(model.bounds)}. "
-                "Noise is shared among blocks by their bounds: give one for each."
-            )
-        names = sorted(blocks)
-        weights = block_weights([model.bounds[name] for name in names], [blocks[name].size for name in names])
+        steps, weights = STEPS if model.latent else 1, model.weights()
         return Method(
             init,
             contribute,
@@ -160,7 +120,7 @@ def conjugate(family: Family | FamilyFor, *, pace: Pace | None = None) -> Method
             draw,
             requirements=model.requirements,
             validated="papers/coverage" if model.refill else "",
-            suggests=Suggestions(clip=1.0, rate=1.0, steps=STEPS if model.latent else 1, weights=weights),
+            suggests=Suggestions(clip=1.0, rate=1.0, steps=steps, weights=weights),
             model=Model(model.predict, synthesize=model.synthesize),
         )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.methods.running import Running, blend, evenly, shrink_off_diagonal
+from tacit.methods.running import Running, blend, shrink_off_diagonal, uniform_average
 from tacit.types import Array, Release
 
 DOUBT = 2.0
@@ -54,11 +54,11 @@ class GLMState(NamedTuple):
 
 
 def whitened(state: GLMState, release: Release, size: float) -> GLMState:
-    """Blend a release of M into its moments, and whiten by what is believed of them.
+    """Average a release of M into its moments, and whiten by what is believed of them.
 
     Privacy: post-processing.
     """
-    moments = blend(state.moments, release, evenly)
+    moments = blend(state.moments, release, uniform_average)
     matrix, variance = shrink_off_diagonal(symmetrize(moments.statistics), jnp.square(moments.noise_std))
     values, vectors = jnp.linalg.eigh(matrix)
     values = _debias_eigenvalues(values, variance)
@@ -132,6 +132,7 @@ def noiseless(state: GLMState) -> GLMState:
 
 
 def symmetrize(matrix: Array) -> Array:
+    """Return the mean of a matrix and its transpose."""
     return (matrix + matrix.T) / 2
 
 

@@ -44,6 +44,17 @@ class Moments(NamedTuple):
     variance: PyTree
 
 
+def isotropic(mean: PyTree, precision: Array | float, matrices: bool) -> Natural:
+    """Return independent Gaussians of one precision; as ``matrices``, one for each line of the means."""
+
+    def spread(leaf: Array) -> Array:
+        if not matrices:
+            return jnp.full_like(leaf, precision)
+        return jnp.broadcast_to(precision * jnp.eye(leaf.shape[-1]), (*leaf.shape, leaf.shape[-1]))
+
+    return Natural(jax.tree.map(lambda leaf: precision * leaf, mean), jax.tree.map(spread, mean))
+
+
 def scalar_site(log_z: Callable[[PyTree, PyTree], Array], cavity: Moments, alpha: float) -> Natural:
     """Return the site of a record for each number of ``cavity`` alone."""
     slopes = jax.grad(log_z, (0, 1))(cavity.mean, cavity.variance)
@@ -134,3 +145,12 @@ def retracted(old: PyTree, new: PyTree, matrices: bool) -> PyTree:
         return mirrored((old + new @ jnp.linalg.solve(old, new)) / 2)
 
     return jax.tree.map(move, old, new)
+
+
+def bent(prior: Natural, sites: Natural, full: Natural, weight: Array, matrices: bool) -> PyTree:
+    """Return the sites' precision after a step that is bent so that the posterior's falls by half at most."""
+    old = plus(prior, sites).precision
+    towards = jax.tree.map(
+        lambda old, prior, full: old + weight * (prior + full - old), old, prior.precision, full.precision
+    )
+    return jax.tree.map(jnp.subtract, retracted(old, towards, matrices), prior.precision)

@@ -18,8 +18,8 @@ For H a record weighs less sooner than for g, since a matrix takes more noise. W
 is released falls short by half, much alike in all directions; so the trace, one number that can reach further, is
 released too, and H is raised to it, less what noise may have added.
 
-S is known, and so the posterior counts the noise of g. H is not: where noise hides it, a posterior with the best guess
-believes in information that is not there. So each draw has a curvature of its own, with eigenvalues from normal
+S is known, and so the posterior accounts for the noise of g. H is not: where noise hides it, a posterior with the best
+guess believes in information that is not there. So each draw has a curvature of its own, with eigenvalues from normal
 distributions cut at 0. H is expected to be a M + b (Mu)(Mu)', as for normal x (Stein), up to the noise in M and to what
 the releases show beyond it. M itself is drawn towards its diagonal as far as noise explains the rest.
 
@@ -105,6 +105,16 @@ def glm(
     MethodFor
         To be handed to ``tacit.fit``. Draws have ``w``; for a group ``clinic`` its effects, and their standard
         deviation ``clinic_std``; ``noise`` for normal outcomes. Predictions have ``mean`` and ``y``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> posterior = tacit.fit(tacit.glm(), data, tacit.Budget(1.0, 1e-6), progress=False)
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     if likelihood not in FAMILIES:
         raise ValueError(f"likelihood is {likelihood!r}. Write {' or '.join(map(repr, FAMILIES))}.")

@@ -12,10 +12,11 @@
 n_v is ``count``, v ``word``, exp(E log beta) up to a factor for each word ``likelihood`` (V x K), S ``running``, rho_t
 ``pace``, c ``scale``, w ``MARGIN``, lambda ``concentration``.
 
-Followed instead of the paper (METHODS 8, 9): the sensitivity is the clip of one document's contribution, of the sum and
-not of a mean over all documents; the number of sweeps is fixed and their start constant, so that a document's local
-variables come from it and public numbers alone; negative cells are not set to zero in the average, where each empty
-cell would gain 0.4 standard deviations of noise. A copy is repaired, by a prior that knows the noise (``repaired``).
+Followed instead of the paper (docs/errata.md#topics): the sensitivity is the clip of one document's contribution, of
+the sum and not of a mean over all documents; the number of sweeps is fixed and their start constant, so that a
+document's local variables come from it and public numbers alone; negative cells are not set to zero in the average,
+where each empty cell would gain 0.4 standard deviations of noise. A copy is repaired, by a prior that knows the noise
+(``repaired``).
 
 Not in the paper: the column w n_v, since the sum of a word's K noisy cells says little about how frequent it is; the
 factors c_v, which take room from frequent words, far above the noise, for rare ones; and a start where each topic has
@@ -32,7 +33,7 @@ import jax.numpy as jnp
 from jax.scipy.special import digamma, gammaln
 from jax.scipy.stats import norm
 
-from tacit.methods.running import Pace, Running, blend, slowing, start
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start
 from tacit.types import Array, Key, Method, MethodFor, Plan, Record, Release, SparseRows, Suggestions
 
 MARGIN = 0.3
@@ -96,6 +97,16 @@ def lda(
     MethodFor
         To be handed to ``tacit.fit``. Few steps with large subsets serve it best. It draws ``topics``, a distribution
         over words each; its points are the ``concentration`` of their posterior.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> words = np.tile(np.arange(4, dtype=np.int32), (200, 1))
+    >>> data = tacit.PrivateData({"word": words, "count": np.ones((200, 4), np.float32)}, size=200)
+    >>> method = tacit.lda(2, vocabulary=6)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=5, progress=False)
+    >>> posterior.draws["topics"].shape
+    (1000, 2, 6)
     """
     for name, size in (("topics", topics), ("vocabulary", vocabulary), ("sweeps", sweeps)):
         if size < 1:
@@ -104,7 +115,7 @@ def lda(
     for name, value in (("alpha", alpha), ("eta", eta)):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} is {value}; a concentration is positive. Write {name}={1 / topics:g}.")
-    rho = slowing() if pace is None else pace
+    rho = polynomial_decay() if pace is None else pace
 
     def init(key: Key) -> LDAState:
         words, jitter = jax.random.split(key)
@@ -224,7 +235,7 @@ def _lines(table: Array, record: Record) -> tuple[Array, Array]:
 
 
 def _sweep(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[Array, Array]:
-    """Revise a document's topics; give exp(E log theta) up to a factor, and each word's sum of it over the topics."""
+    """Revise a document's topics; return exp(E log theta) up to a factor, and each word's sum of it over the topics."""
 
     def revise(_: Any, gamma: Array) -> Array:
         weight = jnp.exp(digamma(gamma))

@@ -22,7 +22,7 @@ CUT = 2.5
 INSIDE = math.erf(CUT / math.sqrt(2))
 INSIDE_SQUARE = INSIDE - 2 * CUT * math.exp(-(CUT**2) / 2) / math.sqrt(2 * math.pi)
 CUT_SQUARE = INSIDE_SQUARE + CUT**2 * (1 - INSIDE)
-"""For a standard normal e: the chance that |e| is below the cut, E[e^2] over these, and E[min(e^2, cut^2)]."""
+"""For a standard normal e: the probability that |e| is below the cut, E[e^2] over these, and E[min(e^2, cut^2)]."""
 
 
 class Family(NamedTuple):

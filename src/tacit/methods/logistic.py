@@ -33,10 +33,10 @@ from tacit.methods.running import (
     blend,
     block_weights,
     check_positive,
-    evenly,
     polya_gamma_mean,
-    slowing,
+    polynomial_decay,
     start,
+    uniform_average,
 )
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
@@ -54,6 +54,49 @@ class LogisticState(NamedTuple):
     mean: Array
     covariance: Array
     precision: Array
+
+
+class _Outcome(NamedTuple):
+    """What y is, given the predictor."""
+
+    likelihood: str
+    most: float
+    dispersion: float
+
+    def terms(self, record: Record) -> tuple[Array, Array]:
+        """Return kappa and the first argument of the record's Pólya-Gamma variable."""
+        y = record["y"].astype(jnp.float32)
+        if self.likelihood == "negative-binomial":
+            return (y - self.dispersion) / 2, y + self.dispersion
+        trials = record["trials"].astype(jnp.float32) if self.likelihood == "binomial" else jnp.float32(1)
+        return y - trials / 2, trials
+
+    def predict(self, draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+        psi = jnp.asarray(inputs["x"]) @ draw["w"]
+        if self.likelihood == "negative-binomial":
+            key_rate, key_y = jax.random.split(key)
+            mean = self.dispersion * jnp.exp(psi)
+            return {"mean": mean, "y": jax.random.poisson(key_y, _gamma(key_rate, psi, self.dispersion) * jnp.exp(psi))}
+        trials = jnp.asarray(inputs["trials"]) if self.likelihood == "binomial" else jnp.ones_like(psi)
+        chance = jax.nn.sigmoid(psi)
+        return {"mean": trials * chance, "y": jax.random.binomial(key, trials, chance)}
+
+    def log_likelihood(self, draw: dict[str, Array], record: Record) -> Array:
+        psi = record["x"] @ draw["w"]
+        if self.likelihood == "bernoulli":
+            return dist.Bernoulli(logits=psi).log_prob(record["y"])
+        if self.likelihood == "binomial":
+            return dist.Binomial(record["trials"], logits=psi).log_prob(record["y"])
+        return dist.NegativeBinomial2(self.dispersion * jnp.exp(psi), self.dispersion).log_prob(record["y"])
+
+    def largest(self) -> tuple[float, float]:
+        """Return the largest kappa, and the largest first argument of a Pólya-Gamma variable."""
+        most, dispersion = self.most, self.dispersion
+        return {
+            "bernoulli": (0.5, 1.0),
+            "binomial": (most / 2, most),
+            "negative-binomial": (max(dispersion, most - dispersion) / 2, most + dispersion),
+        }[self.likelihood]
 
 
 def logistic(
@@ -91,20 +134,22 @@ def logistic(
     -------
     MethodFor
         To be handed to ``tacit.fit``. Draws have ``w`` and ``alpha``; predictions have ``mean`` and ``y``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> posterior = tacit.fit(tacit.logistic(bound=3.0), data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     if likelihood not in ("bernoulli", "binomial", "negative-binomial"):
         raise ValueError(f'likelihood is {likelihood!r}. Write "bernoulli", "binomial" or "negative-binomial".')
     check_positive(bound=bound, most=most, dispersion=dispersion, prior=min(prior))
     shape, rate = prior
-    pace = pace or slowing()
-
-    def terms(record: Record) -> tuple[Array, Array]:
-        """Return kappa and the first argument of the record's Pólya-Gamma variable."""
-        y = record["y"].astype(jnp.float32)
-        if likelihood == "negative-binomial":
-            return (y - dispersion) / 2, y + dispersion
-        trials = record["trials"].astype(jnp.float32) if likelihood == "binomial" else jnp.float32(1)
-        return y - trials / 2, trials
+    pace, outcome = pace or polynomial_decay(), _Outcome(likelihood, most, dispersion)
 
     def build(plan: Plan) -> Method:
         placeholder = plan.placeholder
@@ -116,14 +161,14 @@ def logistic(
             return LogisticState(score, curvature, jnp.zeros(size), jnp.eye(size), jnp.float32(shape / rate))
 
         def contribute(state: LogisticState, record: Record, key: Key) -> PyTree:
-            kappa, trials = terms(record)
+            kappa, trials = outcome.terms(record)
             x = record["x"].astype(jnp.float32)
             x = x * jnp.minimum(1, bound / jnp.maximum(jnp.linalg.norm(x), 1e-30))
             square = jnp.maximum((x @ state.mean) ** 2 + x @ state.covariance @ x, 0)
             return {"score": kappa * x, "curvature": jnp.outer(trials * polya_gamma_mean(square) * x, x)}
 
         def update(state: LogisticState, release: Release, key: Key) -> LogisticState:
-            score = blend(state.score, release.part("score"), evenly)
+            score = blend(state.score, release.part("score"), uniform_average)
             curvature = blend(state.curvature, release.part("curvature"), pace)
             values, vectors = jnp.linalg.eigh((curvature.statistics + curvature.statistics.T) / 2)
             # The mirrored noise has eigenvalues between -2 and 2 times this.
@@ -144,36 +189,14 @@ def logistic(
             alpha = jax.random.gamma(key_alpha, shape + size / 2) * state.precision / (shape + size / 2)
             return {"w": w, "alpha": alpha}
 
-        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            psi = jnp.asarray(inputs["x"]) @ draw["w"]
-            if likelihood == "negative-binomial":
-                key_rate, key_y = jax.random.split(key)
-                mean = dispersion * jnp.exp(psi)
-                return {"mean": mean, "y": jax.random.poisson(key_y, _gamma(key_rate, psi, dispersion) * jnp.exp(psi))}
-            trials = jnp.asarray(inputs["trials"]) if likelihood == "binomial" else jnp.ones_like(psi)
-            chance = jax.nn.sigmoid(psi)
-            return {"mean": trials * chance, "y": jax.random.binomial(key, trials, chance)}
-
-        def log_likelihood(draw: dict[str, Array], record: Record) -> Array:
-            psi = record["x"] @ draw["w"]
-            if likelihood == "bernoulli":
-                return dist.Bernoulli(logits=psi).log_prob(record["y"])
-            if likelihood == "binomial":
-                return dist.Binomial(record["trials"], logits=psi).log_prob(record["y"])
-            return dist.NegativeBinomial2(dispersion * jnp.exp(psi), dispersion).log_prob(record["y"])
-
         def simulate(key: Key, records: PyTree) -> tuple[PyTree, dict[str, Array]]:
             key_alpha, key_w, key_y = jax.random.split(key, 3)
             alpha = jax.random.gamma(key_alpha, shape) / rate
             w = jax.random.normal(key_w, (size,)) / jnp.sqrt(alpha)
-            y = predict({"w": w}, records, key_y)["y"]
+            y = outcome.predict({"w": w}, records, key_y)["y"]
             return {**records, "y": y.astype(jnp.result_type(records["y"]))}, {"w": w, "alpha": alpha}
 
-        largest_score, largest_trials = {
-            "bernoulli": (0.5, 1.0),
-            "binomial": (most / 2, most),
-            "negative-binomial": (max(dispersion, most - dispersion) / 2, most + dispersion),
-        }[likelihood]
+        largest_score, largest_trials = outcome.largest()
         # In the order of the dictionary's keys: curvature, score.
         weights = block_weights((largest_trials / 4 * bound**2, largest_score * bound), (size * size, size))
         return Method(
@@ -189,7 +212,7 @@ def logistic(
                 steps=5 if size <= LARGE else 50,
                 weights=weights,
             ),
-            model=Model(predict, log_likelihood, simulate),
+            model=Model(outcome.predict, outcome.log_likelihood, simulate),
         )
 
     return MethodFor(build)
@@ -228,8 +251,8 @@ def _needs(likelihood: str, most: float) -> tuple[Requirement, ...]:
     if likelihood == "binomial":
         return (
             Requirement(
-                f"trials must be a whole number from 0 to most={most:g} and y one from 0 to trials. Give most=... the "
-                "largest number of trials that there can be.",
+                f"trials must be a whole number from 0 to most={most:g} and y one from 0 to trials. Set most=... to "
+                "the largest number of trials that there can be.",
                 lambda record: (
                     whole(record["y"])
                     & whole(record["trials"])
@@ -241,7 +264,7 @@ def _needs(likelihood: str, most: float) -> tuple[Requirement, ...]:
         )
     return (
         Requirement(
-            f"y must be a whole number from 0 to most={most:g}. Give most=... the largest count that there can be, "
+            f"y must be a whole number from 0 to most={most:g}. Set most=... to the largest count that there can be, "
             "or cut off larger ones: y = numpy.minimum(y, most).",
             lambda record: whole(record["y"]) & (record["y"] >= 0) & (record["y"] <= most),
         ),

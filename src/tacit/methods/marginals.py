@@ -33,7 +33,7 @@ from jax.scipy.special import logsumexp
 
 from tacit.facts.column import Column
 from tacit.facts.schema import Schema, levels_of
-from tacit.methods.running import Running, blend, check_positive, evenly, start
+from tacit.methods.running import Running, blend, check_positive, start, uniform_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 BINS = 8
@@ -69,19 +69,30 @@ def marginals(
     schema
         Of the records. Numbers are cut into bins between their bounds.
     queries
-        The marginals: pairs of columns, or more or fewer of them, chosen without a look at the records or by
+        The marginals: pairs of columns, or more or fewer of them, chosen without reading the records or by
         ``tacit.run.pairs.choose_pairs``; by default all pairs. An analysis of synthetic records is right as far as the
         marginals determine it: a regression needs all pairs of its columns.
     bins
         By column, how many bins of equal width, or their public edges; by default 8, and fewer for few whole numbers.
     prior_std
-        Standard deviation of the prior of a column's own effects, on the scale of logarithms of chances; with every
-        further column that effects are of it is halved.
+        Standard deviation of the prior of a column's own effects, on the scale of logarithms of probabilities; with
+        every further column that effects are of it is halved.
 
     Returns
     -------
     MethodFor
         To be handed to ``tacit.fit``; the posterior can ``synthesize``. Draws are named by columns: ``"age:sex"``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "sex": {"levels": ["f", "m"]}}, size=200)
+    >>> table = {"age": np.linspace(20, 80, 200), "sex": np.tile(["f", "m"], 100)}
+    >>> method = tacit.marginals(schema, bins={"age": 3})
+    >>> posterior = tacit.fit(method, tacit.PrivateData(table, schema), tacit.Budget(1.0, 1e-6), progress=False)
+    >>> copies = posterior.synthesize(200, copies=20, key=jax.random.key(0))
+    >>> sorted(copies[0])
+    ['age', 'sex']
     """
     check_positive(prior_std=prior_std)
     columns = cut(schema, bins)
@@ -96,44 +107,71 @@ def marginals(
             f"parameters; {CELLS} cells are feasible, and {NUMBERS} for cells times parameters. Ask for fewer pairs "
             "(tacit.run.pairs.choose_pairs finds which matter), or cut numbers into fewer bins."
         )
-    layout = _Layout.of(asked, sizes)
-    prior = jnp.asarray(prior_std**-2 * 4.0 ** (layout.orders - 1), jnp.float32)
+    tables = _Tables(columns, asked, order, length, prior_std)
+    need = Requirement(
+        "The records must be sealed with the schema that the marginals are of: tacit.PrivateData(records, schema).",
+        lambda record: jnp.all(jnp.array([column.holds(record[name]) for name, column in columns.items()])),
+        facts=schema.columns,
+    )
 
-    def init(key: Key) -> MarginalsState:
-        tables = start({":".join(query): jnp.zeros([sizes[name] for name in query]) for query in asked})
-        return MarginalsState(tables, jnp.zeros((KEPT, length)))
+    def build(plan: Plan) -> Method:
+        return Method(
+            tables.init,
+            tables.contribute,
+            tables.update,
+            tables.draw,
+            requirements=(need,),
+            validated="papers/synthetic",
+            suggests=Suggestions(clip=math.sqrt(len(asked)), rate=1.0, steps=1),
+            model=Model(synthesize=tables.synthesize),
+        )
 
-    def contribute(state: MarginalsState, record: Record, key: Key) -> PyTree:
-        return cells(columns, asked, record)
+    return MethodFor(build)
 
-    def update(state: MarginalsState, release: Release, key: Key) -> MarginalsState:
-        tables = blend(state.tables, release, evenly)
+
+class _Tables:
+    """The method's functions, for columns that are cut into cells and the marginals that are asked for."""
+
+    def __init__(self, columns: dict[str, Cut], asked: list[Names], order: Any, length: int, prior_std: float) -> None:
+        self.columns, self.asked, self.order, self.length = columns, asked, order, length
+        self.sizes = {name: column.size for name, column in columns.items()}
+        self.layout = _Layout.of(asked, self.sizes)
+        self.prior = jnp.asarray(prior_std**-2 * 4.0 ** (self.layout.orders - 1), jnp.float32)
+        self.mean = jax.grad(self.log_normaliser)
+
+    def init(self, key: Key) -> MarginalsState:
+        tables = start({":".join(query): jnp.zeros([self.sizes[name] for name in query]) for query in self.asked})
+        return MarginalsState(tables, jnp.zeros((KEPT, self.length)))
+
+    def contribute(self, state: MarginalsState, record: Record, key: Key) -> PyTree:
+        return cells(self.columns, self.asked, record)
+
+    def update(self, state: MarginalsState, release: Release, key: Key) -> MarginalsState:
+        tables = blend(state.tables, release, uniform_average)
         # What subsets add to the spread of a sample, if not all records were asked.
         sampling = (1 - release.rate) / release.rate / tables.step
-        return MarginalsState(tables, _chain(tables, 1 + sampling, key))
+        return MarginalsState(tables, self._chain(tables, 1 + sampling, key))
 
-    def draw(state: MarginalsState, key: Key) -> dict[str, Array]:
-        return layout.named(state.draws[jax.random.randint(key, (), 0, KEPT)])
+    def draw(self, state: MarginalsState, key: Key) -> dict[str, Array]:
+        return self.layout.named(state.draws[jax.random.randint(key, (), 0, KEPT)])
 
-    def log_normaliser(theta: Array) -> Array:
-        return _eliminate(layout.potentials(theta), order)[0]
+    def log_normaliser(self, theta: Array) -> Array:
+        return _eliminate(self.layout.potentials(theta), self.order)[0]
 
-    mean = jax.grad(log_normaliser)
-
-    def _chain(tables: Running, sampling: Array, key: Key) -> Array:
+    def _chain(self, tables: Running, sampling: Array, key: Key) -> Array:
         """Draw from the posterior of theta, given the tables."""
-        number, statistics, noise = layout.statistics(tables.statistics, tables.noise_std)
+        number, statistics, noise = self.layout.statistics(tables.statistics, tables.noise_std)
         number = jnp.maximum(number, 1.0)
 
         def believed(theta: Array) -> tuple[Array, Array, Array]:
             """Return the slope and the curvature at theta, with the precision of the statistics there."""
-            mu, sigma = mean(theta), jax.jacfwd(mean)(theta)
+            mu, sigma = self.mean(theta), jax.jacfwd(self.mean)(theta)
             # An error in the number of records is one in all statistics, in proportion to mu.
             spread = number * sampling * sigma + jnp.diag(noise[1:]) + noise[0] * jnp.outer(mu, mu)
-            factor = cho_factor(spread + jnp.eye(length) * 1e-3, lower=True)
+            factor = cho_factor(spread + jnp.eye(self.length) * 1e-3, lower=True)
             along = number * sigma
-            slope = along @ cho_solve(factor, statistics - number * mu) - prior * theta
-            curvature = along @ cho_solve(factor, along) + jnp.diag(prior)
+            slope = along @ cho_solve(factor, statistics - number * mu) - self.prior * theta
+            curvature = along @ cho_solve(factor, along) + jnp.diag(self.prior)
             return slope, (curvature + curvature.T) / 2, factor[0]
 
         def climb(_: Array, found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -142,31 +180,31 @@ def marginals(
             change = cho_solve(cho_factor(curvature), slope)
             return theta + change * jnp.minimum(1, 2 / (jnp.max(jnp.abs(change)) + 1e-30)), curvature, root
 
-        nothing = jnp.zeros(length), jnp.eye(length), jnp.eye(length)
+        nothing = jnp.zeros(self.length), jnp.eye(self.length), jnp.eye(self.length)
         mode, curvature, root = jax.lax.fori_loop(0, CLIMB, climb, nothing)
-        whiten = solve_triangular(root, jnp.eye(length), lower=True)
-        axes = solve_triangular(jnp.linalg.cholesky(curvature), jnp.eye(length), lower=True)
+        whiten = solve_triangular(root, jnp.eye(self.length), lower=True)
+        axes = solve_triangular(jnp.linalg.cholesky(curvature), jnp.eye(self.length), lower=True)
 
         def energy(z: Array) -> tuple[Array, Array]:
             """Return minus the log posterior at a place in units of the curvature, and its slope."""
             theta = mode + z @ axes
-            mu, differential = jax.linearize(mean, theta)
+            mu, differential = jax.linearize(self.mean, theta)
             rest = whiten @ (statistics - number * mu)
-            slope = prior * theta - number * differential(rest @ whiten)
-            return (rest @ rest + theta @ (prior * theta)) / 2, axes @ slope
+            slope = self.prior * theta - number * differential(rest @ whiten)
+            return (rest @ rest + theta @ (self.prior * theta)) / 2, axes @ slope
 
-        return mode + hamiltonian(energy, jnp.zeros(length), key) @ axes
+        return mode + hamiltonian(energy, jnp.zeros(self.length), key) @ axes
 
-    def synthesize(draw: dict[str, Array], number: int, key: Key) -> dict[str, Any]:
-        codes = jax.jit(forward, static_argnums=1)(draw, number, key)
+    def synthesize(self, draw: dict[str, Array], number: int, key: Key) -> dict[str, Any]:
+        codes = jax.jit(self.forward, static_argnums=1)(draw, number, key)
         return {
             name: column.decoded(np.asarray(codes[name]), jax.random.fold_in(key, place))
-            for place, (name, column) in enumerate(columns.items())
+            for place, (name, column) in enumerate(self.columns.items())
         }
 
-    def forward(draw: dict[str, Array], number: int, key: Key) -> dict[str, Array]:
+    def forward(self, draw: dict[str, Array], number: int, key: Key) -> dict[str, Array]:
         """Draw columns in the reverse of the order in which they were eliminated."""
-        _, conditionals = _eliminate(layout.potentials(layout.vector(draw)), order)
+        _, conditionals = _eliminate(self.layout.potentials(self.layout.vector(draw)), self.order)
         codes: dict[str, Array] = {}
         for place, (given, name, table) in enumerate(reversed(conditionals)):
             logits = (
@@ -176,26 +214,6 @@ def marginals(
             )
             codes[name] = jax.random.categorical(jax.random.fold_in(key, place), logits)
         return codes
-
-    need = Requirement(
-        "The records must be sealed with the schema that the marginals are of: tacit.PrivateData(records, schema).",
-        lambda record: jnp.all(jnp.array([column.holds(record[name]) for name, column in columns.items()])),
-        facts=schema.columns,
-    )
-
-    def build(plan: Plan) -> Method:
-        return Method(
-            init,
-            contribute,
-            update,
-            draw,
-            requirements=(need,),
-            validated="papers/synthetic",
-            suggests=Suggestions(clip=math.sqrt(len(asked)), rate=1.0, steps=1),
-            model=Model(synthesize=synthesize),
-        )
-
-    return MethodFor(build)
 
 
 def hamiltonian(energy: Callable[[Array], tuple[Array, Array]], z: Array, key: Key) -> Array:
@@ -303,11 +321,13 @@ class Cut(NamedTuple):
     whole: bool = False
 
     def code(self, value: Array) -> Array:
+        """Return the number of the bin or level of each value."""
         if self.levels:
             return value.astype(jnp.int32)
         return jnp.searchsorted(jnp.array(self.edges[1:-1]), value.astype(jnp.float32), side="right")
 
     def holds(self, value: Array) -> Array:
+        """Return whether each value is within the bounds, or a level."""
         low, high = (0, self.size - 1) if self.levels else (self.edges[0], self.edges[-1])
         return (value >= low) & (value <= high)
 
@@ -327,7 +347,7 @@ def _cut(column: Column, bins: int | Sequence[float | int] | None) -> Cut:
     if column.shape:
         raise ValueError(
             f"Column {column.name!r} holds arrays of the shape {column.shape}. Marginals are of numbers and "
-            "categories: give every entry a column of its own."
+            "categories: make every entry a column of its own."
         )
     if column.levels is not None:
         if bins is not None:
@@ -451,7 +471,7 @@ def _within(query: Names) -> list[Names]:
 
 
 def _eliminate(factors: Sequence[tuple[Names, Array]], order: Names) -> tuple[Array, list[tuple[Names, str, Array]]]:
-    """Sum over all columns, one after another; also give each column's table, by the columns that it depends on."""
+    """Sum over all columns, one after another; also return each column's table, by the columns that it depends on."""
     left = list(factors)
     conditionals = []
     total = jnp.float32(0)

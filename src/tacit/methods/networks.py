@@ -67,7 +67,7 @@ def network(
     prior: str = "normal",
     prior_std: float = 1.0,
 ) -> Network:
-    """Say what a network's outputs mean, and what is believed of its weights beforehand.
+    """Describe a network's likelihood and the prior of its weights, for the methods that fit networks.
 
     A record is ``{"x": input, "y": target}``.
 
@@ -91,6 +91,17 @@ def network(
         a learnt noise has a wide normal prior of its own.
     prior_std
         Standard deviation of the prior; of a "mixture", that of its wide half.
+
+    Returns
+    -------
+    Network
+        To be handed to ``tacit.sgd``, ``tacit.dropout``, ``tacit.bayes_by_backprop`` or ``tacit.sgld``.
+
+    Examples
+    --------
+    >>> import equinox as eqx, jax, tacit
+    >>> module = eqx.nn.MLP(2, 3, 16, 1, key=jax.random.key(0))
+    >>> method = tacit.sgld(tacit.network(module, "categorical"))
     """
     _check(likelihood, noise, prior, prior_std)
     first, apply, random = _functions(module)
@@ -235,7 +246,7 @@ def _outputs(placeholder: Any, shape_for: Callable[[Array], tuple[int, ...]]) ->
 
 def _check_targets(placeholder: Any, likelihood: str, targets: int, odd: bool) -> None:
     if odd:
-        raise ValueError('With noise="output" the network must give a mean and a log deviation for each target.')
+        raise ValueError('With noise="output" the network must return a mean and a log deviation for each target.')
     size = math.prod(jnp.shape(placeholder["y"]))
     wanted = 1 if likelihood == "categorical" else targets
     if size != wanted:

@@ -18,15 +18,15 @@ g, s are ``slope``, ``curvature``; nu, tau ``total``, as used ``sites``; tau as 
 ``centre``, lambda ``decay``, 1/gamma ``noise``. Any site of one or several predictors is a head: regression, robust
 regression, counts, classes.
 
-Where it leaves the papers (METHODS 6, 7): DP-SEP's own code adds no noise to a network, so there is nothing to compare
-private figures with. A record's site, precision s / (1 - v s) and linear part (g + s m) / (1 - v s), is taken to first
-order in v s, which is about 1/N: the recursion of sep.py for S and G + S m. So a record need not give s m, which is
-public but for s, and does not get smaller with the residuals as g does; and in the first layer g and s are outer
-products of two short vectors. S in S m is what tau has changed by, after a floor: so its noise changes the length of a
-step but not its aim. The prior's means m_0 are one public random draw instead of zero: with all means equal the hidden
-units would stay alike, and where noise hides what a weight has learnt, a random feature is left of it. The precisions
-lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that differ in their eighth
-digit. lambda is refreshed after every step instead of every epoch.
+Where it leaves the papers (docs/errata.md#probabilistic-backpropagation): DP-SEP's own code adds no noise to a network,
+so there is nothing to compare private figures with. A record's site, precision s / (1 - v s) and linear part (g + s m)
+/ (1 - v s), is taken to first order in v s, which is about 1/N: the recursion of sep.py for S and G + S m. So a record
+need not give s m, which is public but for s, and does not get smaller with the residuals as g does; and in the first
+layer g and s are outer products of two short vectors. S in S m is what tau has changed by, after a floor: so its noise
+changes the length of a step but not its aim. The prior's means m_0 are one public random draw instead of zero: with all
+means equal the hidden units would stay alike, and where noise hides what a weight has learnt, a random feature is left
+of it. The precisions lambda and gamma have variational updates: the moment matching of PBP subtracts reciprocals that
+differ in their eighth digit. lambda is refreshed after every step instead of every epoch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ import numpy as np
 from jax.scipy.stats import norm
 
 from tacit.methods.gaussians import TINY, Moments, Natural, drawn, floored, moments, plus
-from tacit.methods.running import Pace, Running, blend, block_weights, moved, records_of, slowing, start
+from tacit.methods.running import Pace, Running, blend, block_weights, moved, polynomial_decay, records_of, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
@@ -126,8 +126,141 @@ def pbp(
     MethodFor
         To be handed to ``tacit.fit``. A record is ``{"x": columns, "y": ...}``, with columns of about unit size. Draws
         have the weights, ``w0``, ``w1``, ...; predictions have ``mean`` and ``y``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> method = tacit.pbp((4,), head=tacit.sites.probit())
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w0"].shape
+    (1000, 4, 3)
     """
-    share = pace or (lambda step: 0.04 * slowing(1000.0, 1.0)(step))
+    share = pace or (lambda step: 0.04 * polynomial_decay(1000.0, 1.0)(step))
+    _check(hidden, noise, head, spread)
+    moved(size)
+
+    def build(plan: Plan) -> Method:
+        columns, records = _columns(plan.placeholder), records_of(plan, "pbp", size)
+        outputs = (head and head.predictors) or 1
+        shapes = [(out, into + 1) for into, out in zip((columns, *hidden), (*hidden, outputs), strict=True)]
+        network = _Network(shapes, head, noise, spread, records)
+        return Method(
+            network.init,
+            network.contribute,
+            partial(network.update, share=share),  # apart from what a contribution can reach
+            network.draw,
+            network.points,
+            requirements=head.requirements if head else (),
+            for_size=records,
+            suggests=Suggestions(clip=1.5, steps=4000, weights=_weights(shapes, network.learnt)),
+            model=Model(network.predict),
+        )
+
+    return MethodFor(build)
+
+
+class _Network:
+    """The method's functions, for a network's shapes, a head or the noise in y, and a number of records."""
+
+    def __init__(
+        self,
+        shapes: list[tuple[int, int]],
+        head: Site | None,
+        noise: float | None,
+        spread: float,
+        records: int,
+    ) -> None:
+        self.shapes, self.head, self.noise, self.spread = shapes, head, noise, spread
+        self.records = records
+        self.number = sum(math.prod(shape) for shape in shapes)
+        self.learnt = head is None and noise is None
+        self.alpha = head.alpha if head else 1.0
+
+    def init(self, key: Key) -> PBPState:
+        keys = jax.random.split(key, len(self.shapes))
+        centre = [self.spread * jax.random.normal(k, shape) for k, shape in zip(keys, self.shapes, strict=True)]
+        centre[-1] = jnp.zeros(self.shapes[-1])
+        decay = jnp.float32(SHAPE / RATE)
+        # A guess at what all records will say of the width, so that the first steps are no longer than the later.
+        variance = jnp.float32(1.0 if self.noise is None else self.noise)
+        usual = [self.records * each / variance for each in _precisions(self.shapes)]
+        guess = [jnp.full(shape, precision) for shape, precision in zip(self.shapes, usual, strict=True)]
+        running = start(
+            Contribution(
+                jax.tree.map(jnp.zeros_like, centre), guess, (jnp.float32(self.records / 2),) * 2 * self.learnt
+            )
+        )
+        sites = Natural(jax.tree.map(jnp.multiply, guess, centre), guess)
+        cavity = moments(plus(_prior(centre, decay), sites), False)
+        return PBPState(centre, decay, running, sites, sites, cavity, variance)
+
+    def contribute(self, state: PBPState, record: Record, key: Key) -> Contribution:
+        def log_z(nudges: list[Moments]) -> tuple[Array, tuple[Moments, list[Moments]]]:
+            f, inputs = _through(state.cavity, record["x"].astype(jnp.float32), nudges)
+            if self.head is not None:
+                predictors = f if self.head.predictors else (f.mean[0], f.variance[0])
+                return self.head.log_z(record, *predictors), (f, inputs)
+            return norm.logpdf(record["y"], f.mean[0], jnp.sqrt(f.variance[0] + state.noise)), (f, inputs)
+
+        nothing = [Moments(jnp.zeros(shape[0]), jnp.zeros(shape[0])) for shape in self.shapes]
+        back, (f, inputs) = jax.grad(log_z, has_aux=True)(nothing)
+        layers = list(map(partial(_derivatives, self.alpha), back, inputs, state.cavity.mean))
+        slope = [jnp.sqrt(state.noise) * g for g, _ in layers]
+        curvature = [state.noise * s for _, s in layers]
+        if not self.learnt:
+            return Contribution(slope, curvature, ())
+        error = jnp.square(record["y"] - f.mean[0]) + f.variance[0]
+        return Contribution(slope, curvature, (jnp.float32(0.5), error / state.noise / 2))
+
+    def update(self, state: PBPState, release: Release, key: Key, share: Pace) -> PBPState:
+        given = _unscaled(release, state.noise)
+        running = blend(state.running, given, share)
+        weight, noisy = share(state.running.step), running.noise_std
+        least = [LEAST * self.records * each / state.noise for each in _precisions(self.shapes)]
+        precision = jax.tree.map(
+            lambda s, std, least: jnp.maximum(s, jnp.maximum(FLOOR * std, least)),
+            running.statistics.curvature,
+            noisy.curvature,
+            least,
+        )
+        linear = jax.tree.map(
+            lambda nu, g, m, tau, new: nu + weight * (g + tau * m - nu) + (new - tau) * m,
+            state.total.linear,
+            given.full.slope,
+            state.cavity.mean,
+            state.total.precision,
+            precision,
+        )
+        total = Natural(linear, precision)
+        sites = floored(Running(total, Natural(noisy.slope, noisy.curvature), running.step), False)
+        m, v = moments(plus(_prior(state.centre, state.decay), sites), False)
+        squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), m, state.centre, v)
+        decay = (SHAPE + self.number / 2) / (RATE + sum(squares) / 2)
+        cavity = moments(plus(_prior(state.centre, decay), sites, 1 - self.alpha / self.records), False)
+        after = _noise(running) if self.learnt else state.noise
+        return PBPState(state.centre, decay, running, total, sites, cavity, after)
+
+    def draw(self, state: PBPState, key: Key) -> dict[str, Array]:
+        weights = drawn(plus(_prior(state.centre, state.decay), state.sites), False, key)
+        return {f"w{i}": w for i, w in enumerate(weights)}
+
+    def predict(self, draw: dict[str, Array], inputs: PyTree, key: Key) -> PyTree:
+        weights = [draw[f"w{i}"] for i in range(len(self.shapes))]
+        f = jax.vmap(lambda x: output(weights, x), out_axes=-1)(jnp.asarray(inputs["x"], jnp.float32))
+        if self.head is None:
+            return {"mean": f[0], "y": f[0] + jnp.sqrt(draw["noise"]) * jax.random.normal(key, f[0].shape)}
+        assert self.head.predict is not None
+        return self.head.predict(f if self.head.predictors else f[0], key)
+
+    def points(self, state: PBPState) -> dict[str, PyTree]:
+        mean, variance = moments(plus(_prior(state.centre, state.decay), state.sites), False)
+        return {"mean": mean, "variance": variance, "decay": state.decay, "noise": state.noise}
+
+
+def _check(hidden: Sequence[int], noise: float | None, head: Site | None, spread: float) -> None:
     if head is not None and noise is not None:
         raise ValueError("Both noise and head are given; the noise is part of the head. Leave one of them out.")
     if any(units < 1 for units in hidden) or not spread > 0 or (noise is not None and not noise > 0):
@@ -139,106 +272,6 @@ def pbp(
         raise ValueError(
             f"The head's form is {head.form!r}; a network's output is a predictor. Use sites.probit() etc."
         )
-    moved(size)
-    learnt = head is None and noise is None
-    alpha = head.alpha if head else 1.0
-
-    def build(plan: Plan) -> Method:
-        columns, records = _columns(plan.placeholder), records_of(plan, "pbp", size)
-        outputs = (head and head.predictors) or 1
-        shapes = [(out, into + 1) for into, out in zip((columns, *hidden), (*hidden, outputs), strict=True)]
-        number = sum(math.prod(shape) for shape in shapes)
-
-        def init(key: Key) -> PBPState:
-            keys = jax.random.split(key, len(shapes))
-            centre = [spread * jax.random.normal(k, shape) for k, shape in zip(keys, shapes, strict=True)]
-            centre[-1] = jnp.zeros(shapes[-1])
-            decay = jnp.float32(SHAPE / RATE)
-            # A guess at what all records will say of the width, so that the first steps are no longer than the later.
-            variance = jnp.float32(1.0 if noise is None else noise)
-            usual = [records * each / variance for each in _precisions(shapes)]
-            guess = [jnp.full(shape, precision) for shape, precision in zip(shapes, usual, strict=True)]
-            running = start(
-                Contribution(jax.tree.map(jnp.zeros_like, centre), guess, (jnp.float32(records / 2),) * 2 * learnt)
-            )
-            sites = Natural(jax.tree.map(jnp.multiply, guess, centre), guess)
-            cavity = moments(plus(_prior(centre, decay), sites), False)
-            return PBPState(centre, decay, running, sites, sites, cavity, variance)
-
-        def contribute(state: PBPState, record: Record, key: Key) -> Contribution:
-            def log_z(nudges: list[Moments]) -> tuple[Array, tuple[Moments, list[Moments]]]:
-                f, inputs = _through(state.cavity, record["x"].astype(jnp.float32), nudges)
-                if head is not None:
-                    return head.log_z(record, *(f if head.predictors else (f.mean[0], f.variance[0]))), (f, inputs)
-                return norm.logpdf(record["y"], f.mean[0], jnp.sqrt(f.variance[0] + state.noise)), (f, inputs)
-
-            nothing = [Moments(jnp.zeros(shape[0]), jnp.zeros(shape[0])) for shape in shapes]
-            back, (f, inputs) = jax.grad(log_z, has_aux=True)(nothing)
-            layers = list(map(partial(_derivatives, alpha), back, inputs, state.cavity.mean))
-            slope = [jnp.sqrt(state.noise) * g for g, _ in layers]
-            curvature = [state.noise * s for _, s in layers]
-            if not learnt:
-                return Contribution(slope, curvature, ())
-            error = jnp.square(record["y"] - f.mean[0]) + f.variance[0]
-            return Contribution(slope, curvature, (jnp.float32(0.5), error / state.noise / 2))
-
-        def update(state: PBPState, release: Release, key: Key) -> PBPState:
-            given = _unscaled(release, state.noise)
-            running = blend(state.running, given, share)
-            weight, noisy = share(state.running.step), running.noise_std
-            least = [LEAST * records * each / state.noise for each in _precisions(shapes)]
-            precision = jax.tree.map(
-                lambda s, std, least: jnp.maximum(s, jnp.maximum(FLOOR * std, least)),
-                running.statistics.curvature,
-                noisy.curvature,
-                least,
-            )
-            linear = jax.tree.map(
-                lambda nu, g, m, tau, new: nu + weight * (g + tau * m - nu) + (new - tau) * m,
-                state.total.linear,
-                given.full.slope,
-                state.cavity.mean,
-                state.total.precision,
-                precision,
-            )
-            total = Natural(linear, precision)
-            sites = floored(Running(total, Natural(noisy.slope, noisy.curvature), running.step), False)
-            m, v = moments(plus(_prior(state.centre, state.decay), sites), False)
-            squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), m, state.centre, v)
-            decay = (SHAPE + number / 2) / (RATE + sum(squares) / 2)
-            cavity = moments(plus(_prior(state.centre, decay), sites, 1 - alpha / records), False)
-            after = _noise(running) if learnt else state.noise
-            return PBPState(state.centre, decay, running, total, sites, cavity, after)
-
-        def draw(state: PBPState, key: Key) -> dict[str, Array]:
-            weights = drawn(plus(_prior(state.centre, state.decay), state.sites), False, key)
-            return {f"w{i}": w for i, w in enumerate(weights)}
-
-        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> PyTree:
-            weights = [draw[f"w{i}"] for i in range(len(shapes))]
-            f = jax.vmap(lambda x: output(weights, x), out_axes=-1)(jnp.asarray(inputs["x"], jnp.float32))
-            if head is None:
-                return {"mean": f[0], "y": f[0] + jnp.sqrt(draw["noise"]) * jax.random.normal(key, f[0].shape)}
-            assert head.predict is not None
-            return head.predict(f if head.predictors else f[0], key)
-
-        def points(state: PBPState) -> dict[str, PyTree]:
-            mean, variance = moments(plus(_prior(state.centre, state.decay), state.sites), False)
-            return {"mean": mean, "variance": variance, "decay": state.decay, "noise": state.noise}
-
-        return Method(
-            init,
-            contribute,
-            update,
-            draw,
-            point_estimates=points,
-            requirements=head.requirements if head else (),
-            for_size=records,
-            suggests=Suggestions(clip=1.5, steps=4000, weights=_weights(shapes, learnt)),
-            model=Model(predict),
-        )
-
-    return MethodFor(build)
 
 
 def forward(weights: Moments, x: Array) -> Moments:

@@ -91,7 +91,7 @@ class Regressors:
         return jnp.concatenate([jnp.asarray(first).at[0].set(means), *effects])
 
     def shared(self, weights: Array, stds: Stds, key: Key) -> dict[str, Array]:
-        """Share what the intercept found out between it and the means of the groups' effects, as the prior does.
+        """Split what the intercept found out between it and the means of the groups' effects, as the prior does.
 
         Privacy: post-processing.
         """
@@ -158,7 +158,7 @@ def offset(record: Any) -> Array:
 def _prior_variances(prior_std: Any, columns: int) -> np.ndarray:
     if np.ndim(prior_std) and np.shape(prior_std) != (columns,):
         raise ValueError(
-            f"prior_std has the shape {np.shape(prior_std)}, and x has {columns} columns. Give one number, or one for "
+            f"prior_std has the shape {np.shape(prior_std)}, and x has {columns} columns. Pass one number, or one for "
             "each column."
         )
     return np.broadcast_to(np.square(np.asarray(prior_std, np.float32)), (columns,))

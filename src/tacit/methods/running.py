@@ -24,7 +24,7 @@ MANY = 1 << 16
 """Numbers of which a pass over memory takes longer than to ask whether it is needed."""
 EVERY = 8
 """Of so many numbers, one iterate in so many is taken into averages: neighbours are much alike."""
-STRETCHES, DOUBT = 8, 2.0
+BATCHES, DOUBT = 8, 2.0
 """BatchMeans of a path, at most; and how much more its average varies than so few of them show."""
 Pace = Callable[[Array], Array]
 """The weight of a step's release in the average, from the step's number, counted from 0; the first is 1."""
@@ -42,7 +42,7 @@ class Running(NamedTuple):
 
 
 def start(statistics: PyTree) -> Running:
-    """Begin with statistics that the first release replaces."""
+    """Return the first statistics, which the first release replaces."""
     statistics = jax.tree.map(jnp.asarray, statistics)
     return Running(statistics, jax.tree.map(lambda leaf: jnp.float32(0), statistics), jnp.int32(0))
 
@@ -59,12 +59,12 @@ def blend(running: Running, release: Release, pace: Pace) -> Running:
     return Running(mixed, noise_std, running.step + 1)
 
 
-def evenly(step: Array) -> Array:
+def uniform_average(step: Array) -> Array:
     """Return every release the same weight: for statistics that do not change between steps."""
     return 1 / (step + 1)
 
 
-def slowing(delay: float = 1.0, power: float = 0.7) -> Pace:
+def polynomial_decay(delay: float = 1.0, power: float = 0.7) -> Pace:
     """Return the pace ``(1 + step / delay) ** -power``: 1 at first, then ever slower."""
     return lambda step: (1 + step / delay) ** -power
 
@@ -102,7 +102,7 @@ def tail_average(average: PyTree, new: PyTree, step: Array) -> PyTree:
 
 
 class BatchMeans(NamedTuple):
-    """Averages of parameters over stretches of their path, one after another, and how many iterates one takes in.
+    """Batch means: averages of parameters over batches of consecutive iterates, and how many iterates one takes in.
 
     When all are in use two become one, and the length doubles: the number of steps need not be known ahead.
     """
@@ -111,16 +111,16 @@ class BatchMeans(NamedTuple):
     length: Array
 
 
-def stretches(params: PyTree) -> BatchMeans:
-    """Begin a path."""
-    return BatchMeans(jax.tree.map(lambda leaf: jnp.zeros((STRETCHES, *jnp.shape(leaf))), params), jnp.int32(1))
+def start_batch_means(params: PyTree) -> BatchMeans:
+    """Return the means of a path that has no step yet."""
+    return BatchMeans(jax.tree.map(lambda leaf: jnp.zeros((BATCHES, *jnp.shape(leaf))), params), jnp.int32(1))
 
 
-def longer(path: BatchMeans, new: PyTree, step: Array) -> BatchMeans:
-    """Take a step's parameters into the stretch that it is in; of many numbers, every eighth step's."""
+def update_batch_means(path: BatchMeans, new: PyTree, step: Array) -> BatchMeans:
+    """Take a step's parameters into the mean of the batch that it is in; of many numbers, every eighth step's."""
 
     def taken(path: BatchMeans, number: Array) -> BatchMeans:
-        path = when(number == STRETCHES * path.length, halved, path)
+        path = when(number == BATCHES * path.length, halved, path)
         place, within = number // path.length, number % path.length
         means = jax.tree.map(lambda leaf, new: leaf.at[place].add((new - leaf[place]) / (within + 1)), path.means, new)
         return BatchMeans(means, path.length)
@@ -137,10 +137,10 @@ def longer(path: BatchMeans, new: PyTree, step: Array) -> BatchMeans:
 
 
 def sample_average_error(path: BatchMeans, step: Array, key: Key) -> PyTree:
-    """Draw an error of ``tail_average``: deviations of late stretches, with random signs and sizes.
+    """Draw an error of ``tail_average``: deviations of late batch means, with random signs and sizes.
 
     Their variance, correlations included, is that of the average (batch means; Chen et al. 2020). What moves more
-    slowly than a stretch is long is not seen.
+    slowly than a batch is long is not seen.
     """
     used, variance = _late(path, step)
     signs = jnp.where(used, jnp.sqrt(variance) * jax.random.normal(key, used.shape), 0)
@@ -160,10 +160,10 @@ def perturbed_average(path: BatchMeans, step: Array) -> PyTree:
 
 
 def _late(path: BatchMeans, step: Array) -> tuple[Array, Array]:
-    """Say which stretches are whole and late after so many steps, and what a squared deviation of one counts for."""
-    taken = -(-step // EVERY) if many(path.means, STRETCHES) else step
+    """Return which batches are whole and late after so many steps, and what a squared deviation of one counts for."""
+    taken = -(-step // EVERY) if many(path.means, BATCHES) else step
     done = taken // path.length
-    used = (jnp.arange(STRETCHES) >= (done + 3) // 4) & (jnp.arange(STRETCHES) < done)  # the first come from afar
+    used = (jnp.arange(BATCHES) >= (done + 3) // 4) & (jnp.arange(BATCHES) < done)  # the first come from afar
     number = jnp.sum(used)
     # The average's weights grow like step**3: it is worth 7/16 of its steps.
     variance = DOUBT * 16 / 7 * path.length / jnp.maximum(taken, 1) / jnp.maximum(number - 1, 1)
@@ -171,7 +171,7 @@ def _late(path: BatchMeans, step: Array) -> tuple[Array, Array]:
 
 
 def many(tree: PyTree, copies: int = 1) -> bool:
-    """Say whether a tree has so many numbers that passes over them should be few."""
+    """Return whether a tree has so many numbers that passes over them should be few."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree)) >= MANY * copies
 
 
@@ -218,7 +218,7 @@ def exponential_given(noisy: Array, deviation: Array, mean: float | None, key: K
 def shrink_off_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
     """Draw a noisy mirrored matrix towards its diagonal, by the share of the rest that noise explains (James-Stein).
 
-    Also give the variances of its entries given what was released.
+    Also return the variances of its entries given what was released.
     """
     identity = jnp.eye(len(matrix))
     rest = matrix * (1 - identity)
@@ -269,7 +269,27 @@ def check_positive(**values: float) -> None:
     """Refuse public numbers that are not positive, by their names."""
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without a look at the data.")
+            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without reading the data.")
+
+
+def check_choice(allowed: Sequence[str], **values: str) -> None:
+    """Refuse texts that are none of those allowed, by their names."""
+    for name, value in values.items():
+        if value not in allowed:
+            raise ValueError(f"{name} is {value!r}. Write one of {', '.join(map(repr, allowed))}.")
+
+
+def columns_of(plan: Plan, name: str) -> int:
+    """Return the number of columns in the vector ``x`` of the plan's records, which the method of that name needs."""
+    record = plan.placeholder
+    if not isinstance(record, dict) or "x" not in record or jnp.ndim(record["x"]) != 1:
+        shapes = {name: jnp.shape(value) for name, value in record.items()} if isinstance(record, dict) else None
+        raise ValueError(
+            f'{name} takes records with a vector x, {{"x": columns, "y": ...}}; these are '
+            f"{type(record).__name__ if shapes is None else shapes}. "
+            "Put all columns into one array x with a line for each record: numpy.stack([...], axis=1)."
+        )
+    return int(record["x"].shape[0])
 
 
 def records_of(plan: Plan, name: str, given: int | None = None) -> int:
@@ -325,7 +345,7 @@ def moved(size: int | None = None, steps: int | None = None) -> None:
 
 
 def deviation(prior_std: float, name: str, older: float | None, power: float) -> float:
-    """Return a prior's standard deviation, which an argument of the release before may give by another measure.
+    """Return a prior's standard deviation, which a deprecated argument may state by another measure.
 
     Privacy: public.
 

@@ -17,35 +17,35 @@ Two readings (docs/sep.md). Algorithm 3 puts the new site into ONE of the N plac
 of the way, and theta_f by gamma/N^2; SEP moves theta_f by gamma/N and with it all N places. ``reading="paper"`` is the
 former: the pace divided by N. Signal and noise of a step shrink alike, and N times as many steps are needed.
 
-Where else it leaves the paper (METHODS 3, 4): subsets of a fixed rate; one joint clip of both parts, which tempers a
-site but keeps its mean; noise on the sum of theta_n alone; nothing is skipped before the noise. The average of releases
-is kept as it came; what is used is a repaired copy (``floored``), whose width counts the noise.
+Where else it leaves the paper (docs/errata.md#expectation-propagation): subsets of a fixed rate; one joint clip of both
+parts, which tempers a site but keeps its mean; noise on the sum of theta_n alone; nothing is skipped before the noise.
+The average of releases is kept as it came; what is used is a repaired copy (``floored``), whose width accounts for the
+noise.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments, plus, retracted
+from tacit.methods.gaussians import Moments, Natural, bent, drawn, floored, isotropic, moments, plus
 from tacit.methods.running import (
     Pace,
     Running,
     blend,
-    block_weights,
+    check_choice,
     check_positive,
+    columns_of,
     deviation,
     moved,
+    polynomial_decay,
     records_of,
-    slowing,
     start,
 )
 from tacit.methods.sites import Site
-from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, Record, Release, Suggestions
 
 LARGE = 64
 """Columns above which the suggested recipe takes subsets."""
@@ -93,7 +93,8 @@ def sep(
         pace by the number of records.
     repair
         What makes a noisy precision positive. "floor": directions lost in the noise fall back to the prior, and the
-        posterior's width counts the noise. "retraction": a step is bent so that a precision falls by half at most.
+        posterior's width accounts for the noise. "retraction": a step is bent so that a precision falls by half at
+        most.
     prior, size
         Deprecated: the prior's precision, which follows from ``prior_std``, and what the plan has.
 
@@ -102,22 +103,31 @@ def sep(
     MethodFor
         To be handed to ``tacit.fit``. Draws have ``w``: a vector, for several predictors or components a line each; for
         sites of all weights, what those are called.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(200, 2))
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> method = tacit.sep(tacit.sites.probit(), bound=3.0)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
-    _check_choices(bound, reading, repair)
+    check_positive(bound=bound)
+    check_choice(("consistent", "paper"), reading=reading)
+    check_choice(("floor", "retraction"), repair=repair)
     precision = deviation(prior_std, "prior", prior, -0.5) ** -2
     moved(size)
-    share = pace or site.pace or slowing()
+    share = pace or site.pace or polynomial_decay()
 
     def build(plan: Plan) -> Method:
-        placeholder, number = plan.placeholder, records_of(plan, "sep", size)
+        number, columns = records_of(plan, "sep", size), columns_of(plan, "sep") if site.matrices else 0
         step_of = share if reading == "consistent" else (lambda step: share(step) / number)
-        _check_record(site, placeholder)
-        blocks = jax.eval_shape(lambda key: site.start(placeholder, key), jax.random.key(0))
 
         def init(key: Key) -> SEPState:
-            centre = site.start(placeholder, key)
-            spread = jax.tree.map(lambda leaf: _spread(precision, leaf, site.matrices), centre)
-            at = Natural(jax.tree.map(lambda leaf: precision * leaf, centre), spread)
+            at = isotropic(site.start(plan.placeholder, key), precision, site.matrices)
             nothing = jax.tree.map(jnp.zeros_like, at)
             return SEPState(at, start(nothing), nothing, moments(at, site.matrices))
 
@@ -129,35 +139,19 @@ def sep(
             if repair == "floor":
                 sites = floored(running, site.matrices)
             else:
-                old = plus(state.prior, state.sites).precision
                 weight = step_of(state.running.step)
-                towards = jax.tree.map(
-                    lambda old, prior, full: old + weight * (prior + full - old),
-                    old,
-                    state.prior.precision,
-                    release.full.precision,
-                )
-                new = retracted(old, towards, site.matrices)
-                sites = Natural(running.statistics.linear, jax.tree.map(jnp.subtract, new, state.prior.precision))
+                bend = bent(state.prior, state.sites, release.full, weight, site.matrices)
+                sites = Natural(running.statistics.linear, bend)
             cavity = moments(plus(state.prior, sites, 1 - site.alpha / number), site.matrices)
             return SEPState(state.prior, running, sites, cavity)
 
         def draw(state: SEPState, key: Key) -> dict[str, Array]:
-            w = drawn(plus(state.prior, state.sites), site.matrices, key)
-            if site.form == "weights":
-                return w
-            return {"w": w[0] if site.form == "predictors" and site.predictors is None else w}
+            return site.named(drawn(plus(state.prior, state.sites), site.matrices, key))
 
-        def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> PyTree:
-            assert site.predict is not None
-            if site.form == "weights":
-                return site.predict(draw, inputs, key)
-            if site.form == "blocks":
-                return site.predict(draw["w"], inputs, key)
-            return site.predict(draw["w"] @ jnp.asarray(inputs["x"]).T, key)
-
-        columns = placeholder["x"].shape[-1] if site.matrices else 0
-        small = columns <= LARGE
+        suggests = Suggestions(steps=site.steps)
+        if site.matrices:
+            rate, steps = (1.0, 10) if columns <= LARGE else (None, 50)
+            suggests = Suggestions(1.0, rate, site.steps or steps, site.weights(bound, plan.placeholder))
         return Method(
             init,
             contribute,
@@ -165,48 +159,8 @@ def sep(
             draw,
             requirements=site.requirements,
             for_size=number,
-            suggests=Suggestions(
-                clip=1.0 if site.matrices else None,
-                rate=1.0 if site.matrices and small else None,
-                steps=site.steps or ((10 if small else 50) if site.matrices else None),
-                weights=_weights(site, bound, columns, blocks) if site.matrices else None,
-            ),
-            model=Model(predict if site.predict else None),
+            suggests=suggests,
+            model=Model(site.predictions if site.predict else None),
         )
 
     return MethodFor(build)
-
-
-def _spread(prior: float, leaf: Array, matrices: bool) -> Array:
-    """Return the prior's precision for weights of this shape: a matrix for each line, or a number for each weight."""
-    if not matrices:
-        return jnp.full_like(leaf, prior)
-    return jnp.broadcast_to(prior * jnp.eye(leaf.shape[-1]), (*leaf.shape, leaf.shape[-1]))
-
-
-def _weights(site: Site, bound: float, columns: int, blocks: Any) -> tuple[float, ...]:
-    size = math.prod(blocks.shape)
-    return block_weights(site.usual(bound, columns), (size, size * columns))
-
-
-def _check_record(site: Site, placeholder: Any) -> None:
-    if not site.matrices:
-        return
-    if not isinstance(placeholder, dict) or np.ndim(placeholder.get("x", 0.0)) != 1:
-        given = (
-            {name: np.shape(value) for name, value in placeholder.items()}
-            if isinstance(placeholder, dict)
-            else type(placeholder).__name__
-        )
-        raise ValueError(
-            f'sep takes records with a vector x, {{"x": columns, "y": ...}}; these are {given}. '
-            "Put all columns into one array x with a line for each record: numpy.stack([...], axis=1)."
-        )
-
-
-def _check_choices(bound: float, reading: str, repair: str) -> None:
-    check_positive(bound=bound)
-    if reading not in ("consistent", "paper"):
-        raise ValueError(f'reading is {reading!r}. Write "consistent", or "paper" for equation 4 as printed.')
-    if repair not in ("floor", "retraction"):
-        raise ValueError(f'repair is {repair!r}. Write "floor" or "retraction".')

@@ -13,7 +13,7 @@ of a subset.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ import optax
 from tacit.methods.networks import MASK, Network, Weights, score
 from tacit.methods.running import moved, records_of, tail_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
+
+Optimizer: TypeAlias = optax.GradientTransformation
 
 
 class SGDState(NamedTuple):
@@ -33,7 +35,7 @@ class SGDState(NamedTuple):
     step: Array
 
 
-def sgd(net: Network, *, optimizer: optax.GradientTransformation | None = None, size: int | None = None) -> MethodFor:
+def sgd(net: Network, *, optimizer: Optimizer | None = None, size: int | None = None) -> MethodFor:
     """Fit a network's weights as one point, by private gradient descent: the baseline without a posterior.
 
     The number of records must be declared; about right is enough.
@@ -53,14 +55,23 @@ def sgd(net: Network, *, optimizer: optax.GradientTransformation | None = None, 
     -------
     MethodFor
         To be handed to ``tacit.fit``. All draws are the same weights.
+
+    Examples
+    --------
+    >>> import equinox as eqx, jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> net = tacit.network(eqx.nn.MLP(2, "scalar", 4, 1, key=jax.random.key(0)), "bernoulli")
+    >>> method = tacit.sgd(net)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["layers.0.weight"].shape
+    (1000, 4, 2)
     """
     moved(size)
     return MethodFor(lambda plan: _descent(plan, net, records_of(plan, "sgd", size), optimizer, masked=False))
 
 
-def dropout(
-    net: Network, *, optimizer: optax.GradientTransformation | None = None, size: int | None = None
-) -> MethodFor:
+def dropout(net: Network, *, optimizer: Optimizer | None = None, size: int | None = None) -> MethodFor:
     """Fit a network with dropout by private gradient descent, and keep the masks on for predictions.
 
     Privacy: public.
@@ -77,6 +88,18 @@ def dropout(
     MethodFor
         To be handed to ``tacit.fit``. A draw is a ``mask``, the seed of one network with units left out; the weights
         are in the posterior's ``points``.
+
+    Examples
+    --------
+    >>> import equinox as eqx, jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> layers = eqx.nn.Linear(2, 8, key=jax.random.key(0)), eqx.nn.Linear(8, 1, key=jax.random.key(1))
+    >>> module = eqx.nn.Sequential([layers[0], eqx.nn.Lambda(jax.nn.relu), eqx.nn.Dropout(0.5), layers[1]])
+    >>> method = tacit.dropout(tacit.network(module, "bernoulli"))
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> list(posterior.draws)
+    ['mask']
     """
     moved(size)
     if not net.random:
@@ -87,9 +110,7 @@ def dropout(
     return MethodFor(lambda plan: _descent(plan, net, records_of(plan, "dropout", size), optimizer, masked=True))
 
 
-def _descent(
-    plan: Plan, net: Network, size: int, optimizer: optax.GradientTransformation | None, masked: bool
-) -> Method:
+def _descent(plan: Plan, net: Network, size: int, optimizer: Optimizer | None, masked: bool) -> Method:
     optimizer = optimizer or optax.sgd(0.2, momentum=0.9)
 
     def init(key: Key) -> SGDState:
@@ -110,20 +131,15 @@ def _descent(
         return {MASK: jax.random.bits(key)} if masked else state.average
 
     def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-        if not masked:
-            return net.predict(draw, inputs, key, None)
         weights = {name: leaf for name, leaf in draw.items() if name != MASK}
-        return net.predict(weights, inputs, key, jax.random.key(draw[MASK]))
-
-    def points(state: SGDState) -> dict[str, PyTree]:
-        return state.average
+        return net.predict(weights, inputs, key, jax.random.key(draw[MASK]) if masked else None)
 
     return Method(
         init,
         contribute,
         update,
         draw,
-        points if masked else None,
+        (lambda state: state.average) if masked else None,
         per_record_key=masked,
         requirements=net.requirements(plan.placeholder),
         for_size=size,

@@ -6,11 +6,11 @@
         v   = (1 - f) v + eta (G + grad log p(w)) + xi,  xi ~ N(0, 2 f eta tau - (eta noise)^2)      f friction
         w   = w + v                                         f = 1: Langevin; below 1: with momentum (SGHMC)
 
-The wall's noise is part of the Langevin noise, and xi only what is missing (nothing, once the wall's is larger).
-At temperature tau = 1 the stationary law is the posterior, up to the step's length and the noise of subsets. The
-paper's own convention, noise of variance eta, is tau = 1/2, whose law is the posterior squared (METHODS 12). Where the
-wall's noise alone exceeds 2 f eta tau the chain is hotter than asked for; a smaller ``step_size`` mends that. Clipping
-changes the posterior that is sampled.
+The wall's noise is part of the Langevin noise, and xi only what is missing (nothing, once the wall's is larger). At
+temperature tau = 1 the stationary law is the posterior, up to the step's length and the noise of subsets. The paper's
+own convention, noise of variance eta, is tau = 1/2, whose law is the posterior squared
+(docs/errata.md#langevin-dynamics). Where the wall's noise alone exceeds 2 f eta tau the chain is hotter than asked for;
+a smaller ``step_size`` mends that. Clipping changes the posterior that is sampled.
 
 With a thermostat (Ding et al. 2014, SGNHT) f is not fixed: f <- f + THERMAL (mean of v^2 / (eta tau) - 1), over all
 weights, so that the chain takes out whatever heat the wall's noise and that of subsets bring in. f stays below 1: noise
@@ -104,6 +104,17 @@ def sgld(
     -------
     MethodFor
         To be handed to ``tacit.fit``. Its draws are places of one chain.
+
+    Examples
+    --------
+    >>> import equinox as eqx, jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
+    >>> net = tacit.network(eqx.nn.MLP(2, "scalar", 4, 1, key=jax.random.key(0)), "bernoulli")
+    >>> method = tacit.sgld(net)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
+    >>> posterior.draws["layers.0.weight"].shape
+    (1000, 4, 2)
     """
     moved(size)
     check_positive(temperature=temperature, step_size=1.0 if step_size is None else step_size)

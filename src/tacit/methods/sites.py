@@ -18,7 +18,7 @@ from jax.scipy.special import gammaln, logsumexp
 from jax.scipy.stats import norm
 
 from tacit.methods.gaussians import TINY, Moments, Natural, matrix_site, scalar_site
-from tacit.methods.running import Pace, check_positive, evenly, slowing
+from tacit.methods.running import Pace, block_weights, check_positive, polynomial_decay, uniform_average
 from tacit.types import Array, Key, PyTree, Record, Requirement
 
 NODES = 64
@@ -107,6 +107,26 @@ class Site(NamedTuple):
         # A site of a predictor is a site of the weights of rank one.
         return Natural(jax.vmap(lambda nu: nu * x)(nu), jax.vmap(lambda tau: jnp.outer(tau * x, x))(tau))
 
+    def weights(self, bound: float, placeholder: Record) -> tuple[float, float]:
+        """Return the weights that share the noise between the two parts of a record's site."""
+        columns = placeholder["x"].shape[0]
+        size = math.prod(jax.eval_shape(lambda key: self.start(placeholder, key), jax.random.key(0)).shape)
+        linear, precision = block_weights(self.usual(bound, columns), (size, size * columns))
+        return linear, precision
+
+    def named(self, w: PyTree) -> dict[str, Array]:
+        """Return a draw of the weights by name: ``w``, where they have no names of their own."""
+        if self.form == "weights":
+            return w
+        return {"w": w[0] if self.form == "predictors" and self.predictors is None else w}
+
+    def predictions(self, draw: dict[str, Array], inputs: PyTree, key: Key) -> PyTree:
+        """Return predictions for new records at one draw, as ``named``."""
+        assert self.predict is not None
+        if self.form == "predictors":
+            return self.predict(draw["w"] @ jnp.asarray(inputs["x"]).T, key)
+        return self.predict(draw if self.form == "weights" else draw["w"], inputs, key)
+
 
 def from_likelihood(
     log_likelihood: Callable[[Array, Array], Array],
@@ -143,7 +163,7 @@ def from_likelihood(
 
 
 def gaussian(noise: float, alpha: float = 1.0) -> Site:
-    """Linear regression: y ~ N(x'w, noise), ``noise`` the public variance. For y of about unit size.
+    """Return the site of linear regression: y ~ N(x'w, noise), ``noise`` the public variance. For y of about unit size.
 
     Privacy: public.
     """
@@ -160,11 +180,11 @@ def gaussian(noise: float, alpha: float = 1.0) -> Site:
         return {"mean": f, "y": f + math.sqrt(noise) * jax.random.normal(key, f.shape)}
 
     # The sites are the same at every cavity.
-    return Site(log_z, predict=predict, alpha=alpha, usual=_along(1 / noise, 1 / noise), pace=evenly)
+    return Site(log_z, predict=predict, alpha=alpha, usual=_along(1 / noise, 1 / noise), pace=uniform_average)
 
 
 def probit(alpha: float = 1.0) -> Site:
-    """Probit regression: y is 1 with probability Phi(x'w), else 0.
+    """Return the site of probit regression: y is 1 with probability Phi(x'w), else 0.
 
     Privacy: public.
     """
@@ -184,7 +204,7 @@ def probit(alpha: float = 1.0) -> Site:
 
 
 def logistic(alpha: float = 1.0) -> Site:
-    """Logistic regression: y is 1 with probability sigmoid(x'w), else 0.
+    """Return the site of logistic regression: y is 1 with probability sigmoid(x'w), else 0.
 
     Privacy: public.
     """
@@ -198,7 +218,7 @@ def logistic(alpha: float = 1.0) -> Site:
 
 
 def poisson(alpha: float = 1.0) -> Site:
-    """Poisson regression: y is a count with mean exp(x'w). For counts of about 1.
+    """Return the site of Poisson regression: y is a count with mean exp(x'w). For counts of about 1.
 
     Privacy: public.
     """
@@ -216,7 +236,9 @@ def poisson(alpha: float = 1.0) -> Site:
 
 
 def student(scale: float, freedom: float = 4.0, alpha: float = 1.0) -> Site:
-    """Robust regression: y - x'w is ``scale`` times Student's t with ``freedom`` degrees of freedom, both public.
+    """Return the site of robust regression: y - x'w is ``scale`` times Student's t.
+
+    Its ``freedom`` degrees of freedom are public, and so is ``scale``.
 
     Privacy: public.
     """
@@ -234,7 +256,9 @@ def student(scale: float, freedom: float = 4.0, alpha: float = 1.0) -> Site:
 
 
 def softmax(classes: int, alpha: float = 1.0) -> Site:
-    """Multi-class logistic regression: y is a class from 0 on, with probabilities softmax(x'w_1, ..., x'w_K).
+    """Return the site of multi-class logistic regression: y is a class from 0 on.
+
+    Its probabilities are softmax(x'w_1, ..., x'w_K).
 
     A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
     The integral over the K predictors is a mean over 256 fixed points, in pairs of opposite ones: an approximation.
@@ -264,7 +288,7 @@ def softmax(classes: int, alpha: float = 1.0) -> Site:
 
 
 def multi_probit(classes: int) -> Site:
-    """Multi-class probit regression: y is the class whose x'w_k plus unit noise is largest.
+    """Return the site of multi-class probit regression: y is the class whose x'w_k plus unit noise is largest.
 
     For independent predictors that is an integral in one dimension, done by quadrature: no approximation.
     A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
@@ -294,7 +318,9 @@ def multi_probit(classes: int) -> Site:
 
 
 def mixture(components: int, noise: float, shares: Sequence[float] | None = None) -> Site:
-    """Clusters: x is N(mean of its component, noise I), the component one of some with known ``shares``.
+    """Return the site of clusters: x is N(mean of its component, noise I).
+
+    The component is one of some with known ``shares``.
 
     The components' means are unknown and independent under q. Their prior means are a public standard normal draw,
     without which the components would never become different. Predictions are the ``assignment`` of records: the
@@ -330,7 +356,7 @@ def mixture(components: int, noise: float, shares: Sequence[float] | None = None
         centre=centre,
         predict=predict,
         usual=lambda bound, columns: (bound / noise, math.sqrt(columns) / noise),
-        pace=lambda step: 0.3 * slowing(50.0)(step),  # at full steps components fall together
+        pace=lambda step: 0.3 * polynomial_decay(50.0)(step),  # at full steps components fall together
         steps=100,
     )
 

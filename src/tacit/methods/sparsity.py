@@ -3,11 +3,12 @@
     w_jk ~ N(0, zeta_jk),  zeta_jk ~ Gamma(1/2, x_jk),  x_jk ~ Gamma(1/2, phi_k),  phi_k ~ Gamma(1/2, omega)
     omega ~ Gamma(1/2, 1)                                  the second number of each is a rate
     q(zeta) = GIG(0, 2 E[x], E[w^2])                       E[1/zeta] is the prior precision of w
-    q(x)    = Gamma(1, E[zeta] + E[phi])                   the paper leaves out E[phi] (METHODS 11, S2)
+    q(x)    = Gamma(1, E[zeta] + E[phi])                   the paper leaves out E[phi]
     q(phi)  = Gamma((J + 1) / 2, E[omega] + sum_j E[x])
     q(omega) = Gamma((K + 1) / 2, 1 + sum_k E[phi])
 
-All of it is post-processing: it sees the weights' posterior, no record.
+All of it is post-processing: it sees the weights' posterior, no record. What the paper leaves out is S2 in
+docs/errata.md#sigmoid-belief-networks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Sparsity(NamedTuple):
 
 
 def unshrunk(pixels: int, units: int) -> Sparsity:
-    """Begin with a prior precision of 1 for every weight."""
+    """Return the start: a prior precision of 1 for every weight."""
     ones = jnp.ones((pixels, units))
     return Sparsity(ones, 0.5 * ones, jnp.ones(units), jnp.float32(0.5))
 

@@ -7,28 +7,31 @@
         g     = J_T(phi, eta)' (G + grad log p(w)) - grad_phi log q(w)
         phi   = phi + optimiser(g)
         phibar = average of phi                     free post-processing
-    a draw:  w ~ q(phibar + e),  e ~ N(0, V)        V from how averages over stretches of the path differ
+    a draw:  w ~ q(phibar + e),  e ~ N(0, V)        V from the batch means of the path
 
 phi is ``params``, T the ``guide``, w ``latents`` (unconstrained coordinates), phibar ``average``, G ``release.full``.
 Prior and entropy never pass the wall: they are exact. d3p puts the whole ELBO of a record through it instead, with one
-guide draw a record, which wastes the norm on terms that need no protection (METHODS 19.1; papers/d3p/forms.py).
+guide draw a record, which wastes the norm on terms that need no protection (docs/errata.md#scores-that-are-released;
+papers/d3p/forms.py).
 
 Where every record has latents z_i of its own, log p(x_i | w) is log p(x_i, z_i | w) - log q(z_i | x_i, w) with z_i
 drawn by the record's own secret key; and parameters that it is computed from directly (a decoder's, an encoder's) have
 their gradient next to u_i in the contribution.
 
 A Laplace guide is a point; the curvature there is a sum over records too, and each tenth step asks for it. Its
-posterior counts the privacy noise (METHODS 19.4). Averaged over the path, scores are g = H (w* - w) + noise of known
-variance S, w* the mode of the likelihood; so with a prior of precision P
+posterior accounts for the privacy noise (docs/errata.md#a-posterior-that-accounts-for-the-noise). Averaged over the
+path, scores are g = H (w* - w) + noise of known variance S, w* the mode of the likelihood; so with a prior of precision
+P
 
     w* ~ N(w + L^-1 (H (H + S)^-1 g + grad log p(w)), L^-1),    L = P + H (H + S)^-1 H
 
 and every draw has an H of its own, from what the noise leaves open of it.
 
-Normal guides show in their path what the noise does to them: averages over K stretches of it differ by the noise, by
+Normal guides show in their path what the noise does to them: averages over K batches of it differ by the noise, by
 subsets and by the guide's own draws, and so V, the variance of phibar, follows from the variance of these averages
-(batch means; Chen et al. 2020), correlations included. It costs no privacy. What moves more slowly than a stretch is
-long is not seen: intervals count much of the noise and not all of it (papers/coverage). Other guides leave it out.
+(batch means; Chen et al. 2020), correlations included. It costs no privacy. What moves more slowly than a batch is
+long is not seen: intervals account for much of the noise and not all of it (papers/coverage). Other guides leave it
+out.
 """
 
 from __future__ import annotations
@@ -52,17 +55,17 @@ from numpyro.infer.autoguide import (
 )
 
 from tacit.methods.running import (
+    BATCHES,
     MANY,
-    STRETCHES,
     BatchMeans,
     exponential_given,
     inner,
-    longer,
     sample_average_error,
     shrink_off_diagonal,
     split,
-    stretches,
+    start_batch_means,
     tail_average,
+    update_batch_means,
 )
 from tacit.models.guided import GuidedModel, is_class
 from tacit.models.traced import Function, Values
@@ -117,7 +120,7 @@ def vi(
     model
         A NumPyro model with one plate over records, whose length follows its arguments. It is called with the columns
         of the records as keyword arguments (a dictionary of records) or positional ones (a tuple); for predictions the
-        observed ones are left out, so give them the default ``None``. Parameters without a prior (``numpyro.param``, a
+        observed ones are left out, so pass them the default ``None``. Parameters without a prior (``numpyro.param``, a
         network by ``eqx_module``) are estimated as points.
     guide
         A NumPyro guide, an AutoGuide or its class, or nothing for ``AutoNormal``. A model with latents inside the
@@ -132,32 +135,41 @@ def vi(
     -------
     MethodFor
         To be handed to ``tacit.fit``.
+
+    Examples
+    --------
+    >>> import numpy as np, numpyro, numpyro.distributions as dist, tacit
+    >>> def model(x, y=None):
+    ...     slope = numpyro.sample("slope", dist.Normal(0, 1))
+    ...     with numpyro.plate("records", len(x)):
+    ...         numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+    >>> x = np.random.default_rng(0).normal(size=200).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": 0.5 * x}, size=200)
+    >>> posterior = tacit.fit(tacit.vi(model), data, tacit.Budget(1.0, 1e-6), steps=50, progress=False)
+    >>> posterior.draws["slope"].shape
+    (1000,)
     """
     if draws < 1:
         raise ValueError(f"draws is {draws}; a step needs at least one draw of the guide. Write draws=1.")
     optimizer = optimizer or optax.adam(lambda step: 0.2 / (1 + step / 20) ** 0.75, b2=0.99)
 
     def build(plan: Plan) -> Method:
-        reading = GuidedModel(model, guide, plan.placeholder)
-        laplace = _Laplace(reading, plan) if _is(AutoLaplaceApproximation, guide) else None
-        normal = bool(reading.latents) and _is(NORMAL, guide or AutoNormal) and _size(reading) * STRETCHES < MANY
+        guided = GuidedModel(model, guide, plan.placeholder)
+        laplace = _Laplace(guided, plan) if _is(AutoLaplaceApproximation, guide) else None
+        normal = bool(guided.latents) and _is(NORMAL, guide or AutoNormal) and _size(guided) * BATCHES < MANY
 
         def init(key: Key) -> VIState:
-            params = reading.init(key)
-            path = laplace.path() if laplace else stretches(params) if normal else ()
+            params = guided.init(key)
+            path = laplace.path() if laplace else start_batch_means(params) if normal else ()
             return VIState(params, params, optimizer.init(params), jnp.int32(0), path)
 
         def contribute(state: VIState, record: Record, key: Key, record_key: Key | None = None) -> PyTree:
             def term(w: dict[str, Array], direct: Values) -> Array:
-                return reading.record_term({**state.params, **direct}, reading.constrain(w), record, record_key)
+                return guided.record_term({**state.params, **direct}, guided.constrain(w), record, record_key)
 
-            direct = {name: state.params[name] for name in reading.direct}
-            scores, slopes = [], []
-            for each in split(key, draws):
-                w = reading.unconstrain(reading.sample_guide(state.params, each)[0])
-                score, slope = jax.grad(term, (0, 1))(w, direct)
-                scores.append(score)
-                slopes.append(slope)
+            direct = {name: state.params[name] for name in guided.direct}
+            drawn = [guided.unconstrain(guided.sample_guide(state.params, each)[0]) for each in split(key, draws)]
+            scores, slopes = map(list, zip(*(jax.grad(term, (0, 1))(w, direct) for w in drawn), strict=True))
             # Scaled so that the norm is that of one draw's score, whatever their number.
             contribution = {"latents": _times(1 / math.sqrt(draws), scores), "params": _mean(slopes)}
             return laplace.contribute(state, contribution, term, direct) if laplace else contribution
@@ -171,10 +183,10 @@ def vi(
             scores = _times(math.sqrt(draws), full["latents"])
 
             def loss(params: Values) -> Array:
-                total = -inner(full["params"], {name: params[name] for name in reading.direct})
+                total = -inner(full["params"], {name: params[name] for name in guided.direct})
                 for score, each in zip(scores, split(key, draws), strict=True):
-                    draw, log_density = reading.sample_guide(params, each)
-                    log_joint = inner(score, reading.unconstrain(draw)) + reading.log_prior(params, draw)
+                    draw, log_density = guided.sample_guide(params, each)
+                    log_joint = inner(score, guided.unconstrain(draw)) + guided.log_prior(params, draw)
                     total += (log_density - log_joint) / draws
                 return total
 
@@ -182,17 +194,19 @@ def vi(
             change, memory = optimizer.update(gradient, state.optimizer, state.params)
             params = optax.apply_updates(state.params, change)
             average = tail_average(state.average, params, state.step)
-            path = longer(state.path, params, state.step) if isinstance(state.path, BatchMeans) else state.path
+            path = state.path
+            if isinstance(path, BatchMeans):
+                path = update_batch_means(path, params, state.step)
             return VIState(params, average, memory, state.step + 1, path)
 
         def draw(state: VIState, key: Key) -> dict[str, Array]:
             if laplace:
                 return laplace.draw(state, key)
-            return reading.sample_guide(_perturbed_average(state, jax.random.fold_in(key, 1)), key)[0]
+            return guided.sample_guide(_perturbed_average(state, jax.random.fold_in(key, 1)), key)[0]
 
         def points(state: VIState) -> Values:
-            values = reading.constrain_params(state.average)
-            return {name: values[name] for name in reading.point_estimates}
+            values = guided.constrain_params(state.average)
+            return {name: values[name] for name in guided.point_estimates}
 
         return Method(
             init,
@@ -200,9 +214,9 @@ def vi(
             update,
             draw,
             points,
-            per_record_key=bool(reading.local),
-            suggests=Suggestions(clip=laplace.clip if laplace else getattr(model, "clip", reading.clip)),
-            model=reading.known(),
+            per_record_key=bool(guided.local),
+            suggests=Suggestions(clip=laplace.clip if laplace else getattr(model, "clip", guided.clip)),
+            model=guided.known(),
             **(LAPLACE if laplace else {}),
         )
 
@@ -212,15 +226,15 @@ def vi(
 class _Laplace:
     """The covariance of a Laplace guide: each tenth step asks for the curvature at the average instead of the score."""
 
-    def __init__(self, reading: GuidedModel, plan: Plan) -> None:
-        self.reading = reading
-        params = jax.eval_shape(reading.init, jax.random.key(0))
+    def __init__(self, guided: GuidedModel, plan: Plan) -> None:
+        self.guided = guided
+        params = jax.eval_shape(guided.init, jax.random.key(0))
         flat = jax.eval_shape(lambda params: ravel_pytree(self._centre(params))[0], params)
         self.size = flat.shape[0]
-        self.clip = getattr(reading.known().source, "clip", reading.clip or 2 * math.sqrt(self.size))
+        self.clip = getattr(guided.known().source, "clip", guided.clip or 2 * math.sqrt(self.size))
         # The information of a record is its score's variance, and no score is longer than the clip.
         clip = self.clip if plan.clip is None or isinstance(plan.clip, str) else plan.clip
-        information = min(clip**2, getattr(reading.known().source, "information", math.inf))
+        information = min(clip**2, getattr(guided.known().source, "information", math.inf))
         self.usual = None if plan.size is None else plan.size * plan.max_records * information / self.size
         self.rows, self.columns = np.triu_indices(self.size)
         # Off the diagonal twice in the matrix, hence sqrt(2): the norm is that of the whole matrix. For columns of unit
@@ -288,9 +302,9 @@ class _Laplace:
 
         def log_prior(flat: Array) -> Array:
             w = shaped(flat)
-            draw = self.reading.constrain(w)
-            volume = [jnp.sum(self.reading.latents[name].log_abs_det_jacobian(w[name], draw[name])) for name in w]
-            return self.reading.log_prior(state.average, draw) + sum(volume)
+            draw = self.guided.constrain(w)
+            volume = [jnp.sum(self.guided.latents[name].log_abs_det_jacobian(w[name], draw[name])) for name in w]
+            return self.guided.log_prior(state.average, draw) + sum(volume)
 
         believed, variance = shrink_off_diagonal(path.curvature, path.curvature_variance)
         values, vectors = jnp.linalg.eigh(believed)
@@ -304,11 +318,11 @@ class _Laplace:
         values = jnp.maximum(values, 1e-6 * jnp.max(jnp.abs(values)))
         normal = jax.random.normal(of_place, slope.shape)
         place = path.place + vectors @ ((vectors.T @ slope) / values + normal / jnp.sqrt(values))
-        return self.reading.constrain(shaped(place))
+        return self.guided.constrain(shaped(place))
 
     def _centre(self, params: Values) -> dict[str, Array]:
         # A Laplace guide is a point while it is fitted: any key draws it.
-        return self.reading.unconstrain(self.reading.sample_guide(params, jax.random.key(0))[0])
+        return self.guided.unconstrain(self.guided.sample_guide(params, jax.random.key(0))[0])
 
 
 def _variance(old: Array, new: Array, share: Array) -> Array:
@@ -316,6 +330,7 @@ def _variance(old: Array, new: Array, share: Array) -> Array:
 
 
 def is_curvature_step(state: VIState) -> Array:
+    """Return whether a step asks for the curvature."""
     return state.step % CURVATURE_EVERY == CURVATURE_EVERY - 1
 
 
@@ -337,8 +352,8 @@ def _perturbed_average(state: VIState, key: Key) -> Values:
     return jax.tree.map(jnp.add, state.average, sample_average_error(state.path, state.step, key))
 
 
-def _size(reading: GuidedModel) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(reading.init, jax.random.key(0))))
+def _size(guided: GuidedModel) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(guided.init, jax.random.key(0))))
 
 
 def _is(kind: type | tuple[type, ...], guide: Any) -> bool:

@@ -35,7 +35,7 @@ class Family(NamedTuple):
         ``observe(predictor, draw, count)``: the distribution of the response. ``count`` is the number of trials, or of
         levels.
     mean
-        ``mean(predictor, draw, count)``: what is expected, or the chance of each level.
+        ``mean(predictor, draw, count)``: what is expected, or the probability of each level.
     parameters
         Of the response's column: its other parameters, with their default priors.
     reach

@@ -28,7 +28,7 @@ from tacit.facts.parsing import (
 from tacit.facts.schema import Schema
 from tacit.facts.terms import Columns, Group, length_of
 from tacit.models.families import FAMILIES, Family
-from tacit.models.priors import Sites, told
+from tacit.models.priors import Sites, described
 from tacit.types import Array
 
 OTHER_NAMES = {"logistic": "bernoulli", "binary": "bernoulli", "normal": "gaussian", "linear": "gaussian"}
@@ -61,11 +61,16 @@ def formula(
         NumPyro distributions that take the place of the default ones, by the name that ``print`` shows. Those of
         coefficients are on the scale of the column; that of the intercept is where numbers are at their centres.
 
+    Returns
+    -------
+    Formula
+        A NumPyro model, to be handed to ``tacit.fit``.
+
     Examples
     --------
+    >>> import tacit
     >>> facts = {"age": {"low": 20, "high": 100}, "sex": {"levels": ["f", "m"]}, "ill": {"levels": ["no", "yes"]}}
-    >>> model = formula("ill ~ age + sex", Schema(facts), family="bernoulli")
-    >>> model.names
+    >>> tacit.formula("ill ~ age + sex", tacit.Schema(facts), family="bernoulli").names
     ('Intercept', 'age', 'sex[m]')
     """
     return Formula(text, schema, family, priors)
@@ -192,7 +197,7 @@ class Formula:
         return self._design.outcome(columns)
 
     def mean(self, draw: Mapping[str, Any], columns: Columns) -> Array:
-        """Return what is expected of each record at one draw: a mean, or for several levels the chance of each.
+        """Return what is expected of each record at one draw: a mean, or for several levels the probability of each.
 
         Privacy: as ``design``.
         """
@@ -214,7 +219,7 @@ class Formula:
 
     @property
     def success(self) -> Any:
-        """The level of a response of two levels whose chance is modelled: the second, or the one in brackets.
+        """The level of a response of two levels whose probability is modelled: the second, or the one in brackets.
 
         Privacy: public.
         """
@@ -241,7 +246,7 @@ class Formula:
             "Priors, on the scale of the columns:",
         ]
         for name, prior in self.priors.items():
-            lines.append(f"  {name:28} {told(prior)}{self._meaning(name)}")
+            lines.append(f"  {name:28} {described(prior)}{self._meaning(name)}")
         for term in self.group_terms:
             shown = [*term.groups[:6], *(["..."] if len(term.groups) > 6 else [])]
             lines.append(f"Groups of {term.name}: {len(term.groups)} ({', '.join(shown)}).")

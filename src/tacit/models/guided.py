@@ -1,4 +1,4 @@
-"""GuidedModel a NumPyro model with its guide: which of their terms belong to one record, and which are public.
+"""Read a NumPyro model with its guide: which of their terms belong to one record, and which are public.
 
     log p(x, z, w) - log q(z, w) = log p(w) - log q(w) + sum_i [log p(x_i, z_i | w) - log q(z_i | x_i, w)]
 
@@ -18,11 +18,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro
-from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.autoguide import AutoDAIS, AutoGuide, AutoGuideList, AutoNormal, AutoSemiDAIS
 from numpyro.infer.initialization import init_to_median
 
+from tacit.models.refusals import refuse_what_is_not_split
 from tacit.models.traced import (
     Function,
     Run,
@@ -67,14 +67,12 @@ class GuidedModel(TracedModel):
 
     def __init__(self, model: Function, guide: Function | type[AutoGuide] | None, placeholder: Record) -> None:
         super().__init__(model, placeholder)
-        plates, one, two = self.plates, self._model.trace(self._repeat(1)), self._model.structure(self._repeat(2))
+        one = self._model.trace(self._repeat(1))
         self._guide = Run("guide", self._set_up(model, guide))
         around = self._guide.trace(self._repeat(1))  # an AutoGuide keeps what this first call sets up
-        self._read_guide(around, plates)
+        self._read_guide(around, self.plates)
         self._transforms = {**_parameter_transforms(one), **_parameter_transforms(around)}
-        self._refuse_public_terms_of_rows(plates, two, self._guide.structure(self._repeat(2)))
-        self._refuse_data_in_public_terms(plates)
-        self._refuse_mixed_records(plates)
+        refuse_what_is_not_split(self)
         self.direct = self._parameters_of(
             lambda params, draw: self.record_term(params, draw, self._placeholder, jax.random.key(0))
         )
@@ -92,7 +90,7 @@ class GuidedModel(TracedModel):
         return {name: self._transforms[name].inv(value) for name, value in found.items()}
 
     def sample_guide(self, params: Values, key: Key) -> tuple[dict[str, Array], Array]:
-        """Draw the latents outside the plate, constrained, and give the guide's log density there."""
+        """Draw the latents outside the plate, constrained, and return the guide's log density there."""
         terms, trace = self._guide.log_probs(self._repeat(1), self.constrain_params(params), key)
         log_density = sum((term for name, term in terms.items() if name not in self.local), jnp.asarray(0.0))
         return {name: trace[name]["value"] for name in self.latents}, log_density
@@ -138,7 +136,7 @@ class GuidedModel(TracedModel):
             values = {**values, **{name: trace[name]["value"] for name in self.local}}
         return super().predict(values, inputs, key)
 
-    # GuidedModel and refusing.
+    # Reading the guide.
 
     def _set_up(self, model: Function, guide: Function | type[AutoGuide] | None) -> Function:
         automatic = guide is None or isinstance(guide, AutoGuide) or is_class(guide)
@@ -211,117 +209,6 @@ class GuidedModel(TracedModel):
             units += sum(jnp.size(leaf) for leaf in jax.tree.leaves(self._placeholder))
         return 2 * math.sqrt(units)
 
-    def _made_up_params(self) -> Values:
-        """Return the parameters' start without its zeros, which may hide a term."""
-        flat, shaped = ravel_pytree(self.init(jax.random.key(0)))
-        halves = 0.5 * jax.random.rademacher(jax.random.key(0), flat.shape)
-        return self.constrain_params(shaped(jnp.where(flat == 0, halves, flat)))
-
-    def _refuse_public_terms_of_rows(self, plates: set[str], model: dict[str, Any], guide: dict[str, Any]) -> None:
-        """Refuse what is public but follows the number of rows: the public terms are evaluated on one."""
-        for part, two in ((self._model, model), (self._guide, guide)):
-            for name, site in part.structure(self._repeat(1)).items():
-                if site["type"] == "mutable":
-                    raise ValueError(
-                        f"The {part.kind} has the mutable site {name!r}, which would carry values from record to "
-                        "record. Use layers without running statistics."
-                    )
-                public = site["type"] == "param" or (site["type"] == "sample" and not plates_around(site, plates))
-                if public and jax.tree.map(jnp.shape, site["value"]) != jax.tree.map(jnp.shape, two[name]["value"]):
-                    raise ValueError(
-                        f"The site {name!r} of the {part.kind} is outside the plate over records, but its shape "
-                        "follows the number of records: each would have an entry of its own. Give it a fixed shape, or "
-                        "let the guide compute what a record needs from the record (as a VAE's encoder does)."
-                    )
-        params = self._made_up_params()
-
-        @jax.jit
-        def terms(rows: PyTree) -> tuple[dict[str, Array], dict[str, Array]]:
-            draw = {name: site["value"] for name, site in self._guide.trace(self._repeat(1), params).items()}
-            values = {**params, **{name: draw[name] for name in self.latents}}
-            model, guide = self._model.log_probs(rows, values)[0], self._guide.log_probs(rows, values)[0]
-            names = [*self.latents, *self._public]
-            return {name: model[name] for name in names}, {name: guide[name] for name in self.latents}
-
-        for one, three in zip(terms(self._repeat(1)), terms(self._repeat(3)), strict=True):
-            for name in one:
-                if jnp.isfinite(one[name]) and abs(one[name] - three[name]) > 1e-4 * (1 + abs(one[name])):
-                    raise ValueError(
-                        f"The term of the site {name!r} outside the plate over records follows the number of rows (a "
-                        "shape, or a scale). It is public, and that number is not: use a public figure instead, or put "
-                        "the term inside the plate."
-                    )
-
-    def _refuse_data_in_public_terms(self, plates: set[str]) -> None:
-        public, params = [*self.latents, *self._public], self._made_up_params()
-
-        def model_terms(rows: PyTree) -> Any:
-            terms, _ = self._model.log_probs(rows, params)
-            return [terms[name] for name in public]
-
-        def guide_terms(rows: PyTree) -> Any:
-            trace = self._guide.trace(rows)
-            return [trace[name]["value"] for name in self.latents]
-
-        rows = self._repeat(2)
-        for name, dependent in zip(public, depends(model_terms, rows), strict=True):
-            if dependent and name in self._public:
-                raise ValueError(
-                    f"The observed site {name!r} is outside the plate over records ({', '.join(sorted(plates))}). Its "
-                    "gradient could not be bounded record by record; move it inside the plate."
-                )
-            if dependent:
-                raise ValueError(
-                    f"The prior of the model's latent site {name!r} is computed from the records. It would be used "
-                    "outside the wall; take its constants from the schema or from public knowledge."
-                )
-        if any(depends(guide_terms, rows)):
-            raise ValueError(
-                "The guide draws a latent outside the plate over records from the records. It would do so outside the "
-                "wall; let it depend on parameters only."
-            )
-
-    def _refuse_mixed_records(self, plates: set[str]) -> None:
-        """Refuse a model in which one record's term depends on the other records: the wall shows it one at a time."""
-        count, params = 3, self._made_up_params()
-
-        def total(part: Run, rows: PyTree, fixed: Values) -> Array:
-            terms, trace = part.log_probs(rows, {**params, **fixed})
-            scale = plate_scales(trace, plates)
-            return sum((terms[name] / scale[name] for name in scale), jnp.asarray(0.0))
-
-        def place(site: dict[str, Any], i: int) -> Array:
-            frame = next(frame for frame in site["cond_indep_stack"] if frame.name in plates)
-            return jnp.take(site["value"], jnp.asarray([i]), axis=frame.dim - site["fn"].event_dim)
-
-        @partial(jax.jit, static_argnums=0)
-        def together_and_apart(part: Run, rows: PyTree) -> tuple[Array, Array]:
-            trace = part.trace(rows, params)
-            shared = {name: trace[name]["value"] for name in self.latents}
-            record_key = [{name: place(trace[name], i) for name in self.local} for i in range(count)]
-            together = total(part, rows, {**shared, **{name: trace[name]["value"] for name in self.local}})
-            each = [jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], rows) for i in range(count)]
-            apart = [total(part, each[i], {**shared, **record_key[i]}) for i in range(count)]
-            return together, jnp.sum(jnp.stack(apart))
-
-        def made_up(leaf: Array, spread: Callable[..., Array]) -> Array:
-            shape = (count, *jnp.shape(leaf))
-            if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-                return jnp.asarray(leaf) + spread(jax.random.key(1), shape)
-            return jax.random.bernoulli(jax.random.key(2), shape=shape).astype(jnp.result_type(leaf))
-
-        for spread in (jax.random.normal, jax.random.uniform):  # the second for columns that must be positive
-            rows = jax.tree.map(partial(made_up, spread=spread), self._placeholder)
-            for part in (self._model, self._guide) if self.local else (self._model,):
-                together, apart = map(float, together_and_apart(part, rows))
-                # Made-up values outside a distribution's support say nothing.
-                if math.isfinite(together) and abs(together - apart) > 1e-3 * (1 + abs(together)):
-                    raise ValueError(
-                        "A record's likelihood depends on the other records, for example by a mean over them. A "
-                        "contribution is made of one record alone, so the model would be another one behind the wall; "
-                        "use public constants."
-                    )
-
 
 def _parameter_transforms(trace: dict[str, Any]) -> dict[str, Any]:
     return {
@@ -332,7 +219,7 @@ def _parameter_transforms(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_class(guide: Any, kinds: type | tuple[type, ...] = AutoGuide) -> bool:
-    """Tell whether a guide is given as a class, to be made into one.
+    """Return whether a guide is given as a class, to be made into one.
 
     Privacy: public.
     """

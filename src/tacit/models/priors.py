@@ -84,8 +84,8 @@ def bare(prior: dist.Distribution) -> dist.Distribution:
     return prior
 
 
-def told(prior: dist.Distribution) -> str:
-    """Say a prior in words."""
+def described(prior: dist.Distribution) -> str:
+    """Describe a prior in words."""
     prior = bare(prior)
     numbers = []
     for name in prior.arg_constraints:
@@ -165,7 +165,7 @@ class Sites:
             raise ValueError(f"The model has two things of the name {name!r}. Rename the column of that name.")
         prior = self._chosen.pop(name, prior)
         if not isinstance(prior, dist.Distribution):
-            raise TypeError(f"The prior of {name!r} is {prior!r}. Give a NumPyro distribution.")
+            raise TypeError(f"The prior of {name!r} is {prior!r}. Pass a NumPyro distribution.")
         # Entries of their own shape are kept, as those of a prior for a whole term.
         whole = prior if prior.batch_shape + prior.event_shape == shape else prior.expand(shape)
         whole = whole.to_event(len(whole.batch_shape))

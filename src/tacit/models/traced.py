@@ -170,6 +170,7 @@ class Run(NamedTuple):
     function: Function
 
     def trace(self, rows: PyTree, values: Values | None = None, key: Key | None = None) -> dict[str, Any]:
+        """Return the trace of the function on some records, at values of its sites."""
         # Without a key the draws only fill a trace that is read for its structure.
         filled = numpyro.handlers.substitute(self.function, data=values or {})
         seeded = numpyro.handlers.seed(filled, jax.random.key(0) if key is None else key)
@@ -191,6 +192,7 @@ class Run(NamedTuple):
     def log_probs(
         self, rows: PyTree, values: Values, key: Key | None = None
     ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Return the log densities of the sites, and the trace."""
         seeded = numpyro.handlers.seed(self.function, jax.random.key(0) if key is None else key)
         return compute_log_probs(every_row(seeded, self.kind == "guide"), _positional(rows), _named(rows), values)
 
@@ -217,7 +219,7 @@ class _EveryRow(Messenger):  # type: ignore[misc]
 
 
 def every_row(function: Function, keys: bool = True) -> Function:
-    """Let a function's plate over records hold every row.
+    """Wrap a function so that its plate over records holds every row.
 
     Privacy: public.
     """
@@ -275,7 +277,7 @@ def parameters(trace: dict[str, Any]) -> Values:
 
 
 def depends(function: Callable[..., Any], argument: PyTree, **others: PyTree) -> list[bool]:
-    """Tell which results are computed from the argument; an inner function's results are from all its arguments.
+    """Return which results are computed from the argument; an inner function's results are from all its arguments.
 
     Privacy: public.
     """

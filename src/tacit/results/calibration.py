@@ -1,4 +1,4 @@
-"""How far predictions can be believed: calibration of chances, coverage of intervals, parts of the uncertainty.
+"""How far predictions can be believed: calibration of probabilities, coverage of intervals, parts of the uncertainty.
 
 All functions take plain arrays: what ``posterior.predict`` gave, and outcomes that are public or your own. Outcomes of
 private records must not come here; what is computed from them would not be certified.
@@ -46,25 +46,25 @@ class Reliability(NamedTuple):
         return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
 
 
-def reliability(chances: Any, y: Any, bins: int = BINS) -> Reliability:
+def reliability(probabilities: Any, y: Any, bins: int = BINS) -> Reliability:
     """Compare confidence with accuracy.
 
     Privacy: post-processing of predictions; ``y`` must be public or your own.
 
     Parameters
     ----------
-    chances
-        Chances of the classes (records times classes), or of class 1 (records); with a leading axis of draws they are
-        averaged over it first.
+    probabilities
+        Probabilities of the classes (records times classes), or of class 1 (records); with a leading axis of draws they
+        are averaged over it first.
     y
         The true classes, whole numbers from 0.
     bins
         Number of equal bins of confidence, from 0 to 1.
     """
-    chances, y = classes(chances, y)
+    probabilities, y = classes(probabilities, y)
     if bins < 1:
         raise ValueError(f"bins is {bins}. Write a whole number of at least 1.")
-    confidence, right = chances.max(1), chances.argmax(1) == y
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == y
     place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     count = np.bincount(place, minlength=bins)
     with np.errstate(invalid="ignore"):
@@ -73,27 +73,33 @@ def reliability(chances: Any, y: Any, bins: int = BINS) -> Reliability:
     return Reliability(edges[:-1], edges[1:], mean, accuracy, count / len(y))
 
 
-def classes(chances: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Bring chances into the shape records times classes, and check the outcomes.
+def classes(probabilities: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Convert probabilities to the shape records times classes, and check the outcomes.
 
     Privacy: post-processing.
     """
-    chances, y = np.asarray(chances, float), np.asarray(y)
+    probabilities, y = np.asarray(probabilities, float), np.asarray(y)
     if y.ndim != 1 or not np.array_equal(y, np.floor(y.astype(float))) or np.any(y < 0):
         raise ValueError(f"y has the shape {y.shape}; it must be a list of classes, whole numbers from 0.")
     if not len(y):
         raise ValueError("There are no outcomes to compare with.")
-    if chances.ndim == 3 or (chances.ndim == 2 and chances.shape[1] == len(y) and not _adds_up(chances)):
-        chances = chances.mean(0)  # over draws
-    if chances.ndim == 1:
-        chances = np.stack([1 - chances, chances], 1)
-    if chances.ndim != 2 or len(chances) != len(y):
-        raise ValueError(f"There are {len(y)} outcomes, and chances of the shape {chances.shape} do not fit them.")
-    if not _adds_up(chances):
-        raise ValueError("Chances must not be negative and add up to 1 over the classes. Give those, not logits.")
-    if y.max() >= chances.shape[1]:
-        raise ValueError(f"y has the class {y.max()}, but there are chances of {chances.shape[1]} classes only.")
-    return chances, y.astype(int)
+    if probabilities.ndim == 3 or (
+        probabilities.ndim == 2 and probabilities.shape[1] == len(y) and not _adds_up(probabilities)
+    ):
+        probabilities = probabilities.mean(0)  # over draws
+    if probabilities.ndim == 1:
+        probabilities = np.stack([1 - probabilities, probabilities], 1)
+    if probabilities.ndim != 2 or len(probabilities) != len(y):
+        raise ValueError(
+            f"There are {len(y)} outcomes, and probabilities of the shape {probabilities.shape} do not fit them."
+        )
+    if not _adds_up(probabilities):
+        raise ValueError("Probabilities must not be negative and add up to 1 over the classes. Pass those, not logits.")
+    if y.max() >= probabilities.shape[1]:
+        raise ValueError(
+            f"y has the class {y.max()}, but there are probabilities of {probabilities.shape[1]} classes only."
+        )
+    return probabilities, y.astype(int)
 
 
 def coverage(draws: Any, y: Any, level: float = 0.9) -> float:
@@ -103,7 +109,7 @@ def coverage(draws: Any, y: Any, level: float = 0.9) -> float:
     """
     draws, y = np.asarray(draws, float), np.asarray(y, float)
     if draws.ndim != y.ndim + 1 or draws.shape[1:] != y.shape:
-        raise ValueError(f"Draws have the shape {draws.shape}, and outcomes {y.shape}. Give draws times records.")
+        raise ValueError(f"Draws have the shape {draws.shape}, and outcomes {y.shape}. Pass draws times records.")
     if not 0 < level < 1:
         raise ValueError(f"level is {level:g}, but must be between 0 and 1. Write level=0.9.")
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -131,14 +137,16 @@ def uncertainty(mean: Any, std: Any = None) -> Uncertainty:
     if mean.ndim == 2:
         mean = np.stack([1 - mean, mean], -1)  # of class 1 alone
     if mean.ndim != 3:
-        raise ValueError(f"Without std, mean must be chances: draws times records times classes, not {mean.shape}.")
+        raise ValueError(
+            f"Without std, mean must be probabilities: draws times records times classes, not {mean.shape}."
+        )
     within = np.mean(_entropy(mean), 0)
     return Uncertainty(np.maximum(_entropy(mean.mean(0)) - within, 0), within)
 
 
-def _adds_up(chances: np.ndarray) -> bool:
-    return bool(np.all(chances >= 0) and np.allclose(chances.sum(1), 1, atol=1e-3))
+def _adds_up(probabilities: np.ndarray) -> bool:
+    return bool(np.all(probabilities >= 0) and np.allclose(probabilities.sum(1), 1, atol=1e-3))
 
 
-def _entropy(chances: np.ndarray) -> np.ndarray:
-    return -np.sum(chances * np.log(np.maximum(chances, 1e-30)), -1)
+def _entropy(probabilities: np.ndarray) -> np.ndarray:
+    return -np.sum(probabilities * np.log(np.maximum(probabilities, 1e-30)), -1)

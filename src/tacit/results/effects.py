@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tacit.facts.column import Column
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.models.formula import Formula
 from tacit.results.posterior import Posterior
@@ -96,7 +96,7 @@ class Effects:
 
 
 def predictions(posterior: Posterior, new: Any) -> Effects:
-    """Say what is expected of new records: one line for each, or one for each level of the response.
+    """Estimate the expected response of new records: one line for each, or one for each level of the response.
 
     Privacy: post-processing. ``new`` is public or your own.
 
@@ -106,6 +106,21 @@ def predictions(posterior: Posterior, new: Any) -> Effects:
         Of a formula.
     new
         A dictionary or a table with the columns that the formula uses, levels as declared; others are left alone.
+
+    Returns
+    -------
+    Effects
+        A line for each record; ``print`` shows them with intervals.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=200)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> age = np.linspace(20, 80, 200)
+    >>> data = tacit.PrivateData({"age": age, "ill": np.where(age > 60, "yes", "no")}, schema)
+    >>> posterior = tacit.fit(model, data, tacit.Budget(1.0, 1e-6), steps=50, progress=False)
+    >>> effects = tacit.predictions(posterior, {"age": [40, 60]})
     """
     model = _formula(posterior)
     columns = _encoded(model, new)
@@ -114,7 +129,7 @@ def predictions(posterior: Posterior, new: Any) -> Effects:
 
 
 def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], new: Any = None) -> Effects:
-    """Say by how much the expected response changes where a column is changed and all others stay as they are.
+    """Estimate how the expected response changes where one column is changed and all others stay as they are.
 
     Privacy: post-processing. ``new`` is public or your own.
 
@@ -126,6 +141,21 @@ def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], ne
         By column, two or more values: ``{"sex": ["f", "m"], "age": [40, 60]}``. All are compared with the first.
     new
         Records over which the change is averaged; by default a reference that knows nothing but the schema.
+
+    Returns
+    -------
+    Effects
+        A line for each comparison; ``print`` shows them with intervals.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=200)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> age = np.linspace(20, 80, 200)
+    >>> data = tacit.PrivateData({"age": age, "ill": np.where(age > 60, "yes", "no")}, schema)
+    >>> posterior = tacit.fit(model, data, tacit.Budget(1.0, 1e-6), steps=50, progress=False)
+    >>> effects = tacit.comparisons(posterior, {"age": [40, 60]})
     """
     model = _formula(posterior)
     columns = _encoded(model, new)
@@ -133,7 +163,7 @@ def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], ne
     for name, values in contrasts.items():
         facts = _column(model, name)
         if isinstance(values, str) or len(values) < 2:
-            raise ValueError(f"The contrast of {name!r} is {values!r}. Give two values or more: [first, second].")
+            raise ValueError(f"The contrast of {name!r} is {values!r}. Pass two values or more: [first, second].")
         settings = [{**columns, name: _constant(facts, value, _lines(columns))} for value in values]
         means = [_each(posterior, partial(_mean, model, one)) for one in settings]
         for value, mean in zip(values[1:], means[1:], strict=True):
@@ -143,7 +173,7 @@ def comparisons(posterior: Posterior, contrasts: Mapping[str, Sequence[Any]], ne
 
 
 def slopes(posterior: Posterior, column: str, new: Any = None) -> Effects:
-    """Say by how much the expected response changes for one unit more of a number, all else as it is.
+    """Estimate how the expected response changes for one unit more of a number, all else as it is.
 
     Privacy: post-processing. ``new`` is public or your own.
 
@@ -155,6 +185,21 @@ def slopes(posterior: Posterior, column: str, new: Any = None) -> Effects:
         A number that the formula uses.
     new
         Records over which the slope is averaged; by default a reference that knows nothing but the schema.
+
+    Returns
+    -------
+    Effects
+        A line for each column; ``print`` shows them with intervals.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=200)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> age = np.linspace(20, 80, 200)
+    >>> data = tacit.PrivateData({"age": age, "ill": np.where(age > 60, "yes", "no")}, schema)
+    >>> posterior = tacit.fit(model, data, tacit.Budget(1.0, 1e-6), steps=50, progress=False)
+    >>> effects = tacit.slopes(posterior, "age")
     """
     model = _formula(posterior)
     if _column(model, column).levels is not None:
@@ -174,7 +219,9 @@ def slopes(posterior: Posterior, column: str, new: Any = None) -> Effects:
 
 
 def profiles(posterior: Posterior) -> Effects:
-    """Say what is expected where one column is set, averaged over a reference that knows nothing but the schema.
+    """Estimate the expected response where one column is set, averaged over a reference.
+
+    The reference knows nothing but the schema.
 
     Numbers are set to the quarters of their range, categories to their first levels: what a report shows of a formula.
 
@@ -202,7 +249,7 @@ def reference(model: Formula) -> dict[str, Array]:
     Privacy: public.
     """
     known = Schema({name: model.schema.columns[name] for name in model.columns or (model.response,)})
-    return evenly(known, jax.random.key(0), REFERENCE)
+    return even_columns(known, jax.random.key(0), REFERENCE)
 
 
 def _mean(model: Formula, columns: Mapping[str, Any], draw: Mapping[str, Any]) -> Array:
@@ -261,9 +308,9 @@ def _table(title: str, lines: list[str], model: Formula, draws: np.ndarray) -> E
 
 def _wanted(model: Formula) -> str:
     if model.family == "bernoulli":
-        return f"chance of {model.response} = {model.success}"
+        return f"probability of {model.response} = {model.success}"
     if model.family in ("ordinal", "categorical"):
-        return f"chance of each level of {model.response}"
+        return f"probability of each level of {model.response}"
     return model.response
 
 

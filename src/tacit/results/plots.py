@@ -19,7 +19,7 @@ from tacit.results.posterior import Posterior
 from tacit.results.shown import effects
 
 if TYPE_CHECKING:
-    from tacit.run.rehearse import Rehearsal
+    from tacit.run.rehearsal import Rehearsal
 
 __all__ = [
     "COLOURS",
@@ -175,23 +175,25 @@ def plot_confidence(found: Reliability, ax: Any = None) -> Any:
     return _open(ax)
 
 
-def plot_prediction(chances: Any, label: int | None = None, ax: Any = None) -> Any:
-    """Show how the draws of a posterior spread the chances of each class for ONE input (draws times classes).
+def plot_prediction(probabilities: Any, label: int | None = None, ax: Any = None) -> Any:
+    """Show how the draws of a posterior spread the probabilities of each class for ONE input (draws times classes).
 
     A class lies to the right where draws are sure of it, and to the left where they rule it out; classes that all draws
     rule out are left out, and the true class, if given, is the thick line.
 
     Privacy: post-processing.
     """
-    chances = np.asarray(chances, float)
-    if chances.ndim != 2:
-        raise ValueError(f"chances have the shape {chances.shape}. Give those of one input: draws times classes.")
+    probabilities = np.asarray(probabilities, float)
+    if probabilities.ndim != 2:
+        raise ValueError(
+            f"probabilities have the shape {probabilities.shape}. Pass those of one input: draws times classes."
+        )
     ax = _axes(ax, (4.4, 3.4))
     edges = np.linspace(0, 1, 21)
-    shown = [k for k in range(chances.shape[1]) if chances[:, k].max() > edges[1] or k == label]
+    shown = [k for k in range(probabilities.shape[1]) if probabilities[:, k].max() > edges[1] or k == label]
     for place, k in enumerate(shown):
         ax.hist(
-            chances[:, k],
+            probabilities[:, k],
             edges,
             histtype="step",
             lw=2.4 if k == label else 1.2,
@@ -200,7 +202,7 @@ def plot_prediction(chances: Any, label: int | None = None, ax: Any = None) -> A
             zorder=3 - place / len(shown),
             label=f"class {k}" + (" (true)" if k == label else ""),
         )
-    ax.set(xlim=(0, 1), xlabel="chance of the class", ylabel="draws")
+    ax.set(xlim=(0, 1), xlabel="probability of the class", ylabel="draws")
     ax.set_title("Classes that spread out are in doubt", loc="left", fontsize="medium")
     ax.legend(frameon=False, fontsize="small")
     return _open(ax)
@@ -326,7 +328,7 @@ def plot_tradeoff(promises: Mapping[str, Mechanism | Certificate], ax: Any = Non
 def plot_ledger(ledger: Ledger, delta: float | None = None, ax: Any = None) -> Any:
     """Show what every run on a ledger took of the cap, and what is left; without a cap, what was spent.
 
-    A first run alone is counted more closely than several together, so the second may look dearer than it is.
+    A first run alone is counted more closely than several together, so the second may seem dearer than it is.
 
     Parameters
     ----------
@@ -365,27 +367,27 @@ def plot_ledger(ledger: Ledger, delta: float | None = None, ax: Any = None) -> A
 
 
 def plot_topics(concentration: Any, words: Any, count: int = 8, ax: Any = None) -> Any:
-    """Show the top words of every topic, one line a topic, each with a bar for its chance under the topic.
+    """Show the top words of every topic, one line a topic, each with a bar for its probability under the topic.
 
     Privacy: post-processing of a posterior's topics (topics times vocabulary).
     """
     topics = np.asarray(concentration, float)
     if topics.ndim != 2 or topics.shape[1] != len(words):
         raise ValueError(
-            f"The topics have the shape {topics.shape} and the vocabulary {len(words)} words. Give topics times "
+            f"The topics have the shape {topics.shape} and the vocabulary {len(words)} words. Pass topics times "
             "vocabulary, such as posterior.draws['topics'].mean(0)."
         )
     ax = _axes(ax, (1.25 * count + 0.8, 0.5 * len(topics) + 0.7))
-    chances = topics / topics.sum(1, keepdims=True)
-    best = np.argsort(-chances, axis=1)[:, :count]
-    longest = np.take_along_axis(chances, best, 1).max()
-    for line, (row, top) in enumerate(zip(chances, best, strict=True)):
+    probabilities = topics / topics.sum(1, keepdims=True)
+    best = np.argsort(-probabilities, axis=1)[:, :count]
+    longest = np.take_along_axis(probabilities, best, 1).max()
+    for line, (row, top) in enumerate(zip(probabilities, best, strict=True)):
         for place, word in enumerate(top):
             ax.barh(line + 0.28, 0.9 * row[word] / longest, 0.16, left=place, color=COLOURS[0], alpha=0.8)
             ax.text(place, line - 0.02, str(words[word]), va="center", fontsize="small")
     ax.set(xlim=(-0.05, count), ylim=(len(topics) - 0.4, -0.5), xticks=[], ylabel="topic")
     ax.set_yticks(range(len(topics)))
-    ax.set_title(f"The {count} likeliest words of every topic (bars: their chance)", loc="left", fontsize="medium")
+    ax.set_title(f"The {count} likeliest words of every topic (bars: their probability)", loc="left", fontsize="medium")
     ax.spines["bottom"].set_visible(False)
     return _open(ax)
 
@@ -398,7 +400,7 @@ def plot_weights(weights: Any, shape: tuple[int, int], ax: Any = None) -> Any:
     weights = np.asarray(weights, float)
     if weights.ndim != 2 or weights.shape[1] != shape[0] * shape[1]:
         raise ValueError(
-            f"The weights have the shape {weights.shape}, and an image has {shape[0]} x {shape[1]} pixels. Give units "
+            f"The weights have the shape {weights.shape}, and an image has {shape[0]} x {shape[1]} pixels. Pass units "
             "times pixels."
         )
     across = int(np.ceil(np.sqrt(len(weights))))

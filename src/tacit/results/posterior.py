@@ -15,9 +15,9 @@ import numpy as np
 from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
 from tacit.ledger.record import UNTIED
+from tacit.results.draws import Draws
 from tacit.results.learnt import UNVALIDATED, Shares
 from tacit.results.numbers import Saved, fingerprints
-from tacit.results.readable import Readable
 from tacit.results.shown import table
 from tacit.system import atomic_write
 from tacit.types import Array, Key, Method, MethodFor, PyTree
@@ -31,7 +31,7 @@ Axes = Sequence[tuple[str, Sequence[str]]]
 """Name and coordinates of each axis of a site."""
 
 
-class Posterior(Readable):
+class Posterior(Draws):
     """Draws from a posterior and the certificate of what they reveal.
 
     Privacy: post-processing. Holds no record, so it may be saved, pickled and published.
@@ -42,7 +42,7 @@ class Posterior(Readable):
         Site name to array, with a leading axis of draws.
     certificate
         What was certified; None when the records were public.
-    points
+    point_estimates
         What was estimated without a posterior: name to array, or to a pytree of arrays for a network.
     warning
         What a reader of the numbers must know, such as that a rehearsal found the intervals too narrow; or None.
@@ -58,6 +58,15 @@ class Posterior(Readable):
         Where it was measured how often such intervals hold the truth under privacy noise; empty where it was not.
     noise_share
         Site name to the share of each interval's width that is privacy noise, where the method can say it.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> posterior = tacit.Posterior({"slope": np.linspace(0, 1, 101)}, certificate=None)
+    >>> print(posterior)
+                                 mean      std       5%      95%
+    slope                       0.500    0.292    0.050    0.950
+    public records: no privacy was bought, no certificate
     """
 
     def __init__(
@@ -80,19 +89,16 @@ class Posterior(Readable):
                 "The method of a posterior must be built for a plan. Write method(tacit.Plan(data.placeholder)), or "
                 "with schema.placeholder()."
             )
-        self.labels = dict(labels or getattr(method and method.model.source, "labels", {}))
-        self.axes = dict(axes or getattr(method and method.model.source, "axes", {}))
-        # Compiled programs give sites in the order of the alphabet; a formula has an order of its own.
-        order = [*(name for name in self.labels if name in draws), *(name for name in draws if name not in self.labels)]
-        self.draws = {name: np.asarray(draws[name]) for name in order}
+        source, prior = (method.model.source, method.model.prior) if method else (None, None)
+        validated = validated or (method.validated if method else "")
+        labels = labels or getattr(source, "labels", {})
+        super().__init__(draws, labels, prior, validated, certificate is None, noise_share, contraction)
+        self.axes = dict(axes or getattr(source, "axes", {}))
         self.point_estimates = jax.tree.map(np.asarray, point_estimates or {})
         self.certificate = certificate
         self.warning = warning
         self.reason = reason or (method.model.reason if method else "")
         self.derived = derived
-        self.validated = validated or (method.validated if method else "")
-        self.noise_share = noise_share or {}
-        self._contraction = contraction
         self._method = method
 
     @property
@@ -154,7 +160,7 @@ class Posterior(Readable):
 
     def __getstate__(self) -> dict[str, Any]:
         # A method is made of closures; whoever unpickles brings it along, as with load.
-        return {**self.__dict__, "_method": None}
+        return {**self.__dict__, "_method": None, "_prior": None, "_contraction": self.contraction}
 
     def __repr__(self) -> str:
         said = [f"method: {self.reason}"] if self.reason else []

@@ -1,4 +1,4 @@
-"""The report: one page with what was asked, the answer, the promise, the recipe and the looks.
+"""The report: one page with what was asked, the answer, the promise, the recipe and the accesses.
 
 It is one HTML file that needs nothing from outside, made from ``report.html`` and ``report.js`` beside this file. It
 holds nothing but what is in the posterior, the certificate and the ledger, and what the caller gives in public words.
@@ -64,10 +64,10 @@ def write_report(
     calibration: Mapping[str, Reliability] | None = None,
     ledger: Ledger | None = None,
 ) -> Path:
-    """Write ``report.html`` into a folder, and give its path.
+    """Write ``report.html`` into a folder, and return its path.
 
     Privacy: post-processing. A posterior without a certificate is shown beside the others as a reference; it protects
-    nobody, so give one only of simulated records.
+    nobody, so publish one only of simulated records.
 
     Parameters
     ----------
@@ -213,10 +213,11 @@ def _predictions(predictions: Mapping[str, Any] | Effects) -> str:
         values = np.asarray(draws, float)
         if values.ndim != 1:
             raise ValueError(
-                f"The predictions {label!r} have the shape {values.shape}. Give one number for each draw, and every "
+                f"The predictions {label!r} have the shape {values.shape}. Pass one number for each draw, and every "
                 "predicted number a label of its own."
             )
-        rows.append(Interval(label, float(values.mean()), *map(float, np.quantile(values, (0.05, 0.95)))))
+        low, high = map(float, np.quantile(values, (0.05, 0.95)))
+        rows.append(Interval(label, float(values.mean()), low, high))
     return _forest({"predicted": rows}, {}, caption)
 
 
@@ -461,7 +462,7 @@ def _from_certificate(
         one.title: "\n".join(html_block(block) for block in one.blocks) for one in certificate.sections(explanation)
     }
     charges = blocks["All runs together"] + ("" if ledger is None else _runs(ledger, certificate.delta))
-    charges += f'<h3>The looks of this run</h3><div class="scroll">{blocks["All looks at the data"]}</div>'
+    charges += f'<h3>The charges of this run</h3><div class="scroll">{blocks["All accesses to the data"]}</div>'
     return [
         ("limits", "What is not protected", blocks["What is not protected"]),
         ("recipe", "The recipe", blocks["The recipe"]),

@@ -54,7 +54,8 @@ def rows(
     """
     found = effects(draws, labels)
     for label, name, index in labelled(draws, labels):
-        one = found[name][(slice(None), *index)]
+        place: tuple[Any, ...] = (slice(None), *index)
+        one = found[name][place]
         low, high = np.quantile(one, (0.05, 0.95))
         yield label, float(one.mean()), float(one.std()), float(low), float(high)
 

@@ -42,7 +42,7 @@ def combine(estimates: Any, variances: Any, *, level: float = 0.95) -> Combined:
     q, u = np.asarray(estimates, float), np.asarray(variances, float)
     if q.shape != u.shape or q.ndim == 0 or len(q) < 2:
         raise ValueError(
-            f"The estimates have the shape {q.shape} and the variances {u.shape}. Give both for each of at least two "
+            f"The estimates have the shape {q.shape} and the variances {u.shape}. Pass both for each of at least two "
             "synthetic tables, tables along the first axis."
         )
     if not (np.isfinite(q).all() and np.isfinite(u).all() and (u >= 0).all()):
@@ -81,7 +81,7 @@ def mix(posteriors: Sequence[Posterior], certificate: Certificate | None = None)
     """
     if not posteriors or any(set(one.draws) != set(posteriors[0].draws) for one in posteriors):
         raise ValueError(
-            "Posteriors are mixed that have the same sites, one for each synthetic table; give at least one."
+            "Posteriors are mixed that have the same sites, one for each synthetic table; pass at least one."
         )
     draws = {name: jnp.concatenate([one.draws[name] for one in posteriors]) for name in posteriors[0].draws}
     derived = f"draws of {len(posteriors)} analyses of synthetic tables, mixed" if certificate else ""

@@ -55,12 +55,12 @@ def documents(matrix: Any, *, width: int = 128, cap: float | None = None) -> dic
         raise ValueError(f"cap is {cap}; no word would count. Write cap=2.0, or leave it out.")
     if not sparse.issparse(matrix) and np.ndim(matrix) != 2:
         raise TypeError(
-            f"The documents are of type {type(matrix).__name__}. Give a matrix of word counts, documents by "
+            f"The documents are of type {type(matrix).__name__}. Pass a matrix of word counts, documents by "
             "vocabulary, such as scikit-learn's CountVectorizer makes."
         )
     rows = sparse.csr_matrix(matrix, copy=True)
     if rows.dtype.kind not in "biuf":
-        raise TypeError(f"The word counts are of type {rows.dtype}. Give numbers.")
+        raise TypeError(f"The word counts are of type {rows.dtype}. Pass numbers.")
     if not np.isfinite(rows.data).all() or (rows.data < 0).any():
         # Which document it is, and what it holds, is private.
         raise ValueError(
@@ -68,7 +68,7 @@ def documents(matrix: Any, *, width: int = 128, cap: float | None = None) -> dic
         )
     if rows.nnz and (rows.indices.min() < 0 or rows.indices.max() >= rows.shape[1]):
         raise ValueError(
-            f"A document has a word outside the vocabulary of {rows.shape[1]} words. Give every word a column."
+            f"A document has a word outside the vocabulary of {rows.shape[1]} words. Add a column for every word."
         )
     rows.sum_duplicates()
     rows.eliminate_zeros()

@@ -1,5 +1,5 @@
 """What is done with private records, from the plan of a run to a certificate.
 
-Every look at records goes through the wall's door and is charged to a ledger first; a plan takes none. Methods and
+Every access to records goes through the wall and is charged to a ledger first; a plan takes none. Methods and
 models, and what is made of results, belong to packages of their own below.
 """

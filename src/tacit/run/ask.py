@@ -55,7 +55,7 @@ def ask(
     adjacency: str = "add-remove",
     simulate: int | None = None,
 ) -> Answer:
-    """Buy one number (or vector) about the records: the noisy sum of ``question(record)`` over all of them.
+    """Release one number (or vector) about the records: the noisy sum of ``question(record)`` over all of them.
 
     Privacy: reads records, through the wall. Each record's answer is clipped; the price is on the ledger.
 
@@ -71,6 +71,19 @@ def ask(
         The largest norm that one record's answer may have.
     adjacency, simulate
         As in ``fit``.
+
+    Returns
+    -------
+    Answer
+        The ``value``, the ``noise_std`` of the noise in it, and the certificate.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> data = tacit.PrivateData({"age": np.full(100, 50.0)})
+    >>> answer = tacit.ask(data, lambda record: 1.0, tacit.Budget(1.0, 1e-6), clip=1.0)
+    >>> round(float(answer.noise_std), 1)
+    4.2
     """
     check_types(data, budget)
 

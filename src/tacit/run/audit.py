@@ -97,6 +97,8 @@ def audit(
     - "one-run": each record is a canary, put in with probability one half; one run, and a guess for those about whom
       its releases say most (Steinke, Nasr and Jagielski 2023). Looser, and needs no second run.
 
+    Privacy: public: for made-up records, which it protects as little as a simulation does.
+
     Parameters
     ----------
     method
@@ -122,14 +124,18 @@ def audit(
     Audit
         The lower bound beside the certified ε.
 
-    Privacy: public: for made-up records, which it protects as little as a simulation does.
+    Examples
+    --------
+    >>> import tacit
+    >>> recipe = tacit.Mechanism(rate=1.0, clip=1.0, noise_multiplier=1.0, steps=1)
+    >>> found = tacit.audit(None, None, recipe, runs=200)
     """
     if attack not in ATTACKS:
         raise ValueError(f"attack={attack!r} is not known; write one of {', '.join(map(repr, ATTACKS))}.")
     if mechanism.adjacency != "add-remove" or mechanism.repeats is not None:
         raise ValueError(
             "An audit puts a record in and leaves it out, so it attacks recipes of one run whose adjacency is "
-            "'add-remove'; give such a mechanism."
+            "'add-remove'; pass such a mechanism."
         )
     delta = accounting.check_delta("audit", delta)
     if attack == "one-run":
@@ -155,7 +161,7 @@ def canary_scores(
     seed: int | None = None,
     attack: str = "canary",
 ) -> Floats:
-    """Make runs through the real wall with the canary or without it, and give what an attacker makes of each.
+    """Make runs through the real wall with the canary or without it, and return what an attacker makes of each.
 
     Parameters
     ----------
@@ -306,7 +312,7 @@ def _built(method: Method | MethodFor | None, records: PyTree | None, mechanism:
         )
         return wall, records
     if records is None:
-        raise ValueError("An audit of a method needs made-up records for it; give some, as to tacit.fit_public.")
+        raise ValueError("An audit of a method needs made-up records for it; pass some, as to tacit.fit_public.")
     records = jax.tree.map(np.asarray, records)
     plan = public_plan(
         jax.tree.map(np.zeros_like, records),

@@ -3,12 +3,12 @@
     a regression (bernoulli, poisson or gaussian; normal priors; groups by (1 | g)), large enough    glm
     anything else                                                                                   vi
 
-``glm`` counts the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2
+``glm`` accounts for the privacy noise in its intervals. It asks for the curvature of the likelihood, D (D + 1) / 2
 numbers for D columns, which must stand out of the noise: size >= ENOUGH * noise * D^1.5, where noise is the multiplier
 of one release of all records within the budget. Below that ``vi`` is taken to predict better; ENOUGH is a guess from
-METHODS 19.3, not tuned (papers/coverage/auto.py shows how it fares). The prior of a gaussian ``sigma`` is log-normal
-there, not the formula's half-normal. To ``vi`` a formula without groups brings a Laplace guide, which counts the noise
-too.
+docs/errata.md#when-curvature-can-be-released, not tuned (papers/coverage/auto.py shows how it fares). The prior of a
+gaussian ``sigma`` is log-normal there, not the formula's half-normal. To ``vi`` a formula without groups brings a
+Laplace guide, which accounts for the noise too.
 """
 
 from __future__ import annotations
@@ -53,14 +53,28 @@ def auto(model: Callable[..., Any], *, size: int | None = None, budget: Budget |
         What ``tacit.formula`` gave, or a NumPyro model.
     size, budget
         About how many records there are, if that is public, and what may be spent.
+
+    Returns
+    -------
+    Chosen
+        The ``method``, and in ``why`` the reason.
+
+    Examples
+    --------
+    >>> import tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}})
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> chosen = tacit.auto(model, size=100000, budget=tacit.Budget(1.0, 1e-6))
+    >>> chosen.why.startswith("glm")
+    True
     """
     against = _against(model, size, budget)
     if against:
         guide = getattr(model, "guide", None)
-        counted = "count the noise, as far as the curvature is known" if guide else "count the noise in part"
+        counted = "account for the noise as far as the curvature is known" if guide else "account for the noise in part"
         return Chosen(vi(model, guide), f"vi, since {against}: intervals {counted}")
     assert isinstance(model, Formula)
-    return Chosen(by_glm(model), f"glm, since this is a {model.family} regression: intervals count the noise")
+    return Chosen(by_glm(model), f"glm, since this is a {model.family} regression: intervals account for the noise")
 
 
 def _against(model: Any, size: int | None, budget: Budget | None) -> str:

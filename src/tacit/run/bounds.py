@@ -125,7 +125,7 @@ def one_run_bound(scores: npt.ArrayLike, inside: npt.ArrayLike, *, delta: float,
     """Return a lower bound on ε from ONE run with many canaries, each put in with probability one half.
 
     The highest and lowest scores become guesses. Under (ε, δ) the number of right ones among r is, but for δ, at most
-    binomial with chance 1 / (1 + e^-ε) each (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
+    binomial with probability 1 / (1 + e^-ε) each (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def one_run_bound(scores: npt.ArrayLike, inside: npt.ArrayLike, *, delta: float,
     """
     values, truth = np.asarray(scores, np.float64), np.asarray(inside, bool)
     if values.shape != truth.shape or values.ndim != 1 or len(values) < 20 or np.isnan(values).any():
-        raise ValueError("Give at least 20 canaries: one score for each, none NaN, and whether it was put in.")
+        raise ValueError("Pass at least 20 canaries: one score for each, none NaN, and whether it was put in.")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence!r} must be above 0 and below 1; write e.g. confidence=0.999.")
     delta = accounting.check_delta("one_run_bound", delta)

@@ -16,9 +16,9 @@ from tacit.wall.border import with_own_checks
 from tacit.wall.data import PrivateData
 
 NO_LASTING_LEDGER = (
-    "The records came without a ledger file, so other looks at them (questions, other fits, processes or run folders) "
+    "The records came without a ledger file, so other uses of them (questions, other fits, processes or run folders) "
     "may not be in the total. "
-    "Give them one: PrivateData(records, schema, ledger='ledger.jsonl')."
+    "Pass one: PrivateData(records, schema, ledger='ledger.jsonl')."
 )
 NO_ANCHOR = (
     "The length of the ledger could not be noted outside of it, so an older copy in its place might not be noticed. "
@@ -68,7 +68,7 @@ def leave_room(slack: float, budget: Budget) -> None:
 
 
 def too_large(budget: Budget, data: PrivateData) -> str:
-    """Say what a delta of one over the declared number of units or more allows, or nothing.
+    """Return what a delta of one over the declared number of units or more allows, or nothing.
 
     Privacy: public.
     """
@@ -81,7 +81,7 @@ def too_large(budget: Budget, data: PrivateData) -> str:
 
 
 def left_out(built: Method, data: PrivateData) -> str:
-    """Say, where no schema does, which records counted for nothing without a word; or nothing.
+    """Return, where no schema does, which records counted for nothing without a word; or nothing.
 
     Privacy: public. It looks at what the method asks for, not at records.
     """

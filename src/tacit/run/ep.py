@@ -64,6 +64,15 @@ def ep(
     -------
     Posterior
         As of ``tacit.sep``; without a certificate.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(50, 2))
+    >>> records = {"x": x, "y": (x[:, 0] > 0).astype(int)}
+    >>> posterior = tacit.ep(tacit.sites.probit(), records, key=jax.random.key(0))
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     if isinstance(records, PrivateData):
         raise TypeError(

@@ -101,6 +101,17 @@ def fit(
     -------
     Posterior
         1000 draws (fewer where one draw holds more than about 4000 numbers), with the certificate.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=200)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> age = np.linspace(20, 80, 200)
+    >>> data = tacit.PrivateData({"age": age, "ill": np.where(age > 60, "yes", "no")}, schema)
+    >>> posterior = tacit.fit(model, data, tacit.Budget(1.0, 1e-6), steps=50, progress=False, force=True)
+    >>> posterior.certificate.epsilon <= 1.0
+    True
     """
     check_types(data, budget, key)
     if engine not in ENGINES:

@@ -169,7 +169,7 @@ class Run(NamedTuple):
         if not ledger.holds(self.name, done):
             raise ValueError(
                 f"The checkpoint in {self.folder} has {done} steps that this ledger does not hold; a certificate "
-                "would leave them out. Give the records the ledger that the run was begun with (without one it is "
+                "would leave them out. Pass PrivateData the ledger that the run was begun with (without one it is "
                 "the folder's own), or choose another run_dir."
             )
         return stored, done, seal, origin, chain
@@ -196,7 +196,7 @@ class Run(NamedTuple):
             system.remove_partial(self.folder / "secret.key")
 
     def finished(self, folder: Path | None) -> bool:
-        """Say whether process 0 has the results; the others are then given them too."""
+        """Return whether process 0 has the results; the others then have them too."""
         if folder is None or self.folder is None:
             return False
         file = folder / "posterior.npz"
@@ -260,7 +260,7 @@ def load_finished(folder: Path, method: Method) -> Posterior:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path | None) -> Iterator[None]:
-    """Hold a run's folder against other threads and processes; there is nothing to hold without one.
+    """Lock a run's folder against other threads and processes; there is nothing to hold without one.
 
     Privacy: public.
     """

@@ -85,7 +85,7 @@ class Foresight:
 
 
 def foresee(model: Formula, size: int, budget: Budget, mechanism: Mechanism, method: str) -> Foresight:
-    """Foresee what a fit of a formula can learn.
+    """Predict what a fit of a formula can learn.
 
     Privacy: public. No record is touched.
 
@@ -158,7 +158,7 @@ class _Design:
         noise = mechanism.clip * mechanism.noise_multiplier / mechanism.rate
         if method == "glm":
             early = max(1, round(glm.MOMENTS * mechanism.steps))
-            late = mechanism.steps - early - max(1, round(glm.SETTLE * mechanism.steps) - 1)
+            late: float = mechanism.steps - early - max(1, round(glm.SETTLE * mechanism.steps) - 1)
             share = 1 - glm.CURVATURE - glm.TRACE
             unit = glm.REACH * math.sqrt(self.fixed * self.usual / share)
             of_curvature = glm.LEVER * self.fixed * self.usual / math.sqrt(glm.CURVATURE)
@@ -190,7 +190,6 @@ def foreseen(model: object, title: str, size: int | None, mechanism: Mechanism, 
 
     Privacy: public.
     """
-    known = isinstance(model, Formula) and model.family != "categorical" and title in ("glm", "vi")
-    if not known or size is None:
+    if not isinstance(model, Formula) or model.family == "categorical" or title not in ("glm", "vi") or size is None:
         return None
     return foresee(model, size, budget, replace(mechanism), title)

@@ -131,7 +131,7 @@ def built_for(method: Method | MethodFor | Callable[..., Any], plan: Plan) -> Me
         return method(plan)
     if not callable(method):
         raise TypeError(
-            f"fit was given a {type(method).__name__}. Give a formula, a NumPyro model, or a method such as "
+            f"fit was given a {type(method).__name__}. Pass a formula, a NumPyro model, or a method such as "
             "tacit.vi(model)."
         )
     if getattr(method, "__annotations__", {}).get("return") in ("Method", "tacit.Method", Method):
@@ -238,7 +238,7 @@ def _adaptive(built: Method, plan: Plan) -> Method:
     if plan.max_records > 1:
         raise ValueError(
             f'clip="adaptive" follows the norms of single records, and a {plan.unit} has up to {plan.max_records} here '
-            "that are clipped together. Give a number, or leave the clip out."
+            "that are clipped together. Pass a number, or leave the clip out."
         )
     if plan.weights is not None:
         raise ValueError('clip="adaptive" and weights do not go together: leave one of them out.')

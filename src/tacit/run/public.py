@@ -28,9 +28,34 @@ def fit_public(
 ) -> Posterior:
     """Fit a method to records that are public: no clip, no noise, no certificate; every record in every step.
 
-    With a rate below 1 a step takes that share of the records, drawn anew each time.
-
     Privacy: none. It is the reference that a private posterior is compared with; sealed records are refused.
+
+    Parameters
+    ----------
+    method
+        As for ``fit``.
+    records
+        A pytree of arrays with a leading axis of records.
+    steps
+        The number of steps.
+    rate
+        The share of the records in a step, drawn anew each time.
+    key
+        Of the method's randomness and the draws.
+
+    Returns
+    -------
+    Posterior
+        As of ``fit``; without a certificate.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2))
+    >>> records = {"x": x, "y": (x[:, 0] > 0).astype(int)}
+    >>> posterior = tacit.fit_public(tacit.glm(), records, steps=40, key=jax.random.key(0))
+    >>> posterior.draws["w"].shape
+    (1000, 2)
     """
     if isinstance(records, PrivateData):
         raise TypeError("fit_public gives no protection, so it does not take sealed records. Use tacit.fit.")

@@ -1,4 +1,4 @@
-"""Reliability bought with private records: a temperature for chances, intervals and sets that cover as they promise.
+"""Recalibration by private records: a temperature for probabilities; intervals and sets that cover as they promise.
 
 Each function asks its question through the wall about records that were held aside: those that the posterior was fitted
 to would make it look better than it is. Records are those of ``tacit.network``: ``{"x": input, "y": target}``.
@@ -42,23 +42,23 @@ FAILURE = 0.01
 
 
 class Temperature(NamedTuple):
-    """A temperature for chances: above 1 where predictions were too sure."""
+    """A temperature for probabilities: above 1 where predictions were too sure."""
 
     value: float
     certificate: Certificate | None
 
-    def apply(self, chances: Any) -> np.ndarray:
-        """Temper chances (classes along the last axis, averaged over draws before).
+    def apply(self, probabilities: Any) -> np.ndarray:
+        """Temper probabilities (classes along the last axis, averaged over draws before).
 
         Privacy: post-processing.
         """
-        logs = np.log(np.maximum(np.asarray(chances, float), 1e-12)) / self.value
+        logs = np.log(np.maximum(np.asarray(probabilities, float), 1e-12)) / self.value
         powers = np.exp(logs - logs.max(-1, keepdims=True))
         return powers / powers.sum(-1, keepdims=True)
 
 
 class Intervals(NamedTuple):
-    """Intervals that cover with at least the chance ``level``: so many standard deviations to both sides."""
+    """Intervals that cover with at least the probability ``level``: so many standard deviations to both sides."""
 
     deviations: float
     level: float
@@ -75,18 +75,18 @@ class Intervals(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """Sets of classes that cover with at least the chance ``level``: all classes with at least the chance ``least``."""
+    """Sets of classes that cover with probability ``level`` at least: all classes of probability ``least`` or more."""
 
     least: float
     level: float
     certificate: Certificate | None
 
-    def among(self, chances: Any) -> np.ndarray:
-        """Say which classes are in the sets (records times classes, averaged over draws before).
+    def among(self, probabilities: Any) -> np.ndarray:
+        """Return which classes are in the sets (records times classes, averaged over draws before).
 
         Privacy: post-processing.
         """
-        return np.asarray(chances, float) >= self.least
+        return np.asarray(probabilities, float) >= self.least
 
 
 def fit_temperature(
@@ -98,14 +98,14 @@ def fit_temperature(
     clip: float = 3.0,
     simulate: int | None = None,
 ) -> Temperature:
-    """Buy the temperature between 1/8 and 8 at which averaged chances have the least log loss.
+    """Estimate the temperature, between 1/8 and 8, at which averaged probabilities have the least log loss.
 
     Privacy: reads records, through the wall.
 
     Parameters
     ----------
     posterior
-        Of a network whose ``mean`` are chances.
+        Of a network whose ``mean`` are probabilities.
     data
         Sealed records that it was not fitted to.
     budget
@@ -121,7 +121,7 @@ def fit_temperature(
     predict = _predict(posterior, key)
 
     def term(record: Record, temperature: Array) -> Array:
-        logs = jnp.log(jnp.maximum(_chances(predict(record)), 1e-12))
+        logs = jnp.log(jnp.maximum(_probabilities(predict(record)), 1e-12))
         powers = jnp.exp(logs / temperature - jnp.max(logs / temperature))
         return logs[_label(record)] - jnp.sum(powers * logs) / jnp.sum(powers)
 
@@ -139,7 +139,7 @@ def fit_intervals(
     level: float = 0.9,
     simulate: int | None = None,
 ) -> Intervals:
-    """Buy split-conformal intervals for numbers: mean and so many standard deviations of the predictive draws.
+    """Estimate split-conformal intervals for numbers: mean and so many standard deviations of the predictive draws.
 
     The next record, exchangeable with those held aside, is covered with a probability of at least ``level``, over
     records, noise and the draws of the posterior, whatever the model; not for each input by itself. The noise makes
@@ -151,12 +151,8 @@ def fit_intervals(
     ----------
     posterior
         Of a network with one numeric target.
-    data
-        Sealed records that it was not fitted to.
-    budget
-        What may be spent.
-    key
-        For the predictions.
+    data, budget, key
+        As in ``fit_temperature``.
     level
         Wanted coverage.
     simulate
@@ -182,21 +178,21 @@ def fit_sets(
     simulate: int | None = None,
     level: float = 0.9,
 ) -> Sets:
-    """Buy split-conformal sets of classes, with the promise of ``fit_intervals``.
+    """Estimate split-conformal sets of classes, with the promise of ``fit_intervals``.
 
     Privacy: reads records, through the wall.
 
     Parameters
     ----------
     posterior
-        Of a network whose ``mean`` are chances.
+        Of a network whose ``mean`` are probabilities.
     data, budget, key, level, simulate
         As in ``fit_intervals``.
     """
     predict = _predict(posterior, key)
 
     def off(record: Record) -> Array:
-        return -jnp.log(jnp.maximum(_chances(predict(record))[_label(record)], 1e-12))
+        return -jnp.log(jnp.maximum(_probabilities(predict(record))[_label(record)], 1e-12))
 
     method = _conformal(off, 0.01, 20.0, level, np.inf)
     most, certificate = _bought(method, posterior, data, budget, key, simulate)
@@ -234,8 +230,8 @@ def _predict(posterior: Posterior, key: Key) -> Callable[[Record], PyTree]:
     return predict
 
 
-def _chances(predicted: PyTree) -> Array:
-    """Return the mean chances of the classes; of class 0 and 1 where there is a chance of class 1 only."""
+def _probabilities(predicted: PyTree) -> Array:
+    """Return the mean probabilities of the classes; of class 0 and 1 where there is a probability of class 1 only."""
     mean = jnp.mean(predicted["mean"], 0)
     return jnp.stack([1 - mean, mean]) if mean.ndim == 0 else mean
 

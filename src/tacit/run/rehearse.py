@@ -25,16 +25,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.accounting.mechanism import Budget, Mechanism
+from tacit.accounting.mechanism import Budget
 from tacit.engine import random as secret_random
 from tacit.engine.runner import Runner
-from tacit.facts.placeholder import evenly
+from tacit.facts.placeholder import even_columns
 from tacit.facts.schema import Schema
 from tacit.ledger.file import Ledger
 from tacit.results.calibration import LEVEL
 from tacit.run.draws import drawing
 from tacit.run.plan import STEPS, built_for, planned, title_of
 from tacit.run.public import public_program
+from tacit.run.rehearsal import Estimate, Rehearsal, Rehearsed
 from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record
 from tacit.wall.data import PrivateData, encode
 from tacit.wall.precision import single_precision
@@ -48,134 +49,6 @@ PUBLIC_RECORDS = 20000
 
 Simulate = Callable[[Key, int], Any]
 LogLikelihood = Callable[[dict[str, Array], Record], Array]
-
-
-class Estimate(NamedTuple):
-    """A mean over replicates and its standard error."""
-
-    value: float
-    error: float
-
-    def __str__(self) -> str:
-        return "" if math.isnan(self.value) else f"{self.value:.3g} ± {self.error:.1g}"
-
-
-class Rehearsed(NamedTuple):
-    """What came out of the replicates of one setting.
-
-    Attributes
-    ----------
-    budget, settings
-        What was rehearsed.
-    width
-        Width of the central 90% intervals, mean over all numbers of the posterior.
-    times_public
-        The same in units of the width without privacy, number by number.
-    coverage, public_coverage
-        The share of the intervals that hold the value from which the records were made; and of those without privacy.
-    log_likelihood_gap
-        Log-likelihood of a record held out, less that without privacy.
-    loss
-        The interval score (width, and twenty times the distance of a value outside) in units of the width without
-        privacy; the smaller the better, and smallest for intervals that are narrow and cover.
-    method, mechanism
-        The name of the method that was run, and its recipe: those that ``fit`` has at this budget and these settings.
-    reason
-        Why the method was chosen, where ``tacit.auto`` did.
-    """
-
-    budget: Budget
-    settings: dict[str, Any]
-    width: Estimate
-    times_public: Estimate
-    coverage: Estimate
-    public_coverage: Estimate
-    log_likelihood_gap: Estimate
-    loss: Estimate
-    method: str = ""
-    mechanism: Mechanism | None = None
-    reason: str = ""
-
-    @property
-    def narrow(self) -> bool:
-        """Whether intervals cover less than they say, by more than two standard errors."""
-        return self.coverage.value + 2 * self.coverage.error < LEVEL
-
-    @property
-    def verdict(self) -> str:
-        """What the rehearsal says of the intervals, in a sentence."""
-        if math.isnan(self.coverage.value):
-            return "The rehearsal cannot say how often intervals cover: no value is known that they should hold."
-        found, public = (
-            f"{100 * one.value:.0f} ± {100 * one.error:.0f}%" for one in (self.coverage, self.public_coverage)
-        )
-        judged = "They are too narrow: read them as such, or ask for a larger budget." if self.narrow else ""
-        return (
-            f"At epsilon {self.budget.epsilon:g} the 90% intervals covered {found} of the values from which records "
-            f"were made up, and {public} without privacy. {judged}".strip()
-        )
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """What is to be expected of a fit, from made-up records; nothing was spent.
-
-    Attributes
-    ----------
-    rows
-        One `Rehearsed` for each budget and setting; ``pandas.DataFrame(rehearsal.rows)`` is a table of them.
-    budget
-        The budget that ``best`` is for.
-    replicates
-        How often each setting was rehearsed.
-
-    Privacy: public. No real record was touched.
-    """
-
-    rows: tuple[Rehearsed, ...]
-    budget: Budget
-    replicates: int
-
-    @property
-    def chosen(self) -> Rehearsed:
-        """The row with the best setting at the budget: the least loss, or without one the best predictions."""
-        here = [row for row in self.rows if row.budget == self.budget]
-
-        def order(row: Rehearsed) -> float:
-            judged = row.loss.value if not math.isnan(row.loss.value) else -row.log_likelihood_gap.value
-            return math.inf if math.isnan(judged) else judged
-
-        return min(here, key=order)
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """The budget and the best setting, as arguments: ``tacit.fit(method, data, **rehearsal.best)``.
-
-        Where intervals were found to be too narrow, the posterior will say so.
-        """
-        row = self.chosen
-        warning = {"warning": f"Found by rehearsal: {row.verdict}"} if row.narrow else {}
-        return {"budget": self.budget, **row.settings, **warning}
-
-    def table(self) -> str:
-        """Return all rows as Markdown; ± is one standard error."""
-        names = list(self.rows[0].settings)
-        head = ["epsilon", *names, "width", "times public", "coverage", "public", "log-likelihood gap", "loss"]
-        lines = [head, ["---"] * len(head)]
-        for row in self.rows:
-            lines.append([f"{row.budget.epsilon:g}", *(str(row.settings[name]) for name in names), *map(str, row[2:8])])
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-    def plot(self, ax: Any = None) -> Any:
-        """Show coverage over epsilon, one line for each setting; the dashed line is what intervals promise."""
-        from tacit.results.plots import plot_rehearsal
-
-        return plot_rehearsal(self, ax=ax)
-
-    def __str__(self) -> str:
-        head = f"Simulation: {self.replicates} replicates on made-up records. Nothing was spent."
-        chosen = f" Method: {self.chosen.reason}." if self.chosen.reason else ""
-        return f"{head}{chosen}\n\n{self.table()}\n\n{self.chosen.verdict}"
 
 
 @single_precision
@@ -216,8 +89,8 @@ def rehearse(
         As in ``fit``, or lists of them: every combination is rehearsed.
     simulate
         ``simulate(key, size)`` makes up records as ``PrivateData`` takes them, from public knowledge. Columns that it
-        leaves out are drawn by the method from its prior. It may give a pair: whole records, and a dictionary with the
-        values from which they were made, named like the posterior's draws. Without it inputs are even between their
+        leaves out are drawn by the method from its prior. It may return a pair: whole records, and a dictionary with
+        the values from which they were made, named like the posterior's draws. Without it inputs are even between their
         bounds, and all else is drawn by the method.
     log_likelihood
         ``log_likelihood(draw, record)``, for methods that do not know their own.
@@ -225,6 +98,19 @@ def rehearse(
         How often; standard errors fall with the square root.
     key
         Of the made-up records and the fits.
+
+    Returns
+    -------
+    Rehearsal
+        A line for each setting, with coverage and width of intervals; ``best`` has the arguments for ``fit``.
+
+    Examples
+    --------
+    >>> import jax, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=500)
+    >>> model = tacit.formula("ill ~ age", schema, family="bernoulli")
+    >>> budget = tacit.Budget(1.0, 1e-6)
+    >>> rehearsal = tacit.rehearse(model, schema, budget, steps=20, replicates=3, key=jax.random.key(0))
     """
     size = size or (schema.size if schema else None)
     if size is None:
@@ -244,7 +130,9 @@ def rehearse(
     seeds = np.asarray(jax.random.key_data(jax.random.split(key, replicates)))
     stage.check()  # before any process is started
     public, *private = _spread([(_public, stage, seeds), *((_private, stage, *one, seeds) for one in plan)])
-    rows = tuple(_compare(*one, *found, public) for one, found in zip(plan, private, strict=True))
+    rows = tuple(
+        _compare(spent, chosen, found, run, public) for (spent, chosen), (found, run) in zip(plan, private, strict=True)
+    )
     return Rehearsal(rows, budget, replicates)
 
 
@@ -301,15 +189,15 @@ class _Stage:
     def check(self) -> None:
         """Refuse what cannot be rehearsed."""
         if self.schema is None and self.simulate is None:
-            raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Give one.")
+            raise ValueError("Neither a schema nor simulate= is given, so nothing says what a record is. Pass one.")
         if self.simulate is None and self.built.model.simulate is None:
             raise ValueError(
-                f"The method ({title_of(self.built)}) cannot make up records. Give simulate=, a function of a key and "
+                f"The method ({title_of(self.built)}) cannot make up records. Pass simulate=, a function of a key and "
                 "a size that makes them up from public knowledge."
             )
 
     def records(self, key: Key) -> tuple[PyTree, PyTree, dict[str, Array]]:
-        """Make up the records of a fit and those held out, and give the values from which they were made."""
+        """Make up the records of a fit and those held out, and return the values from which they were made."""
         count = self.size * self.max_records + HELD_OUT
         columns_key, draw_key = jax.random.split(key)
         truth: Mapping[str, Any] = {}
@@ -317,7 +205,7 @@ class _Stage:
             records, truth = _apart(self.simulate(columns_key, count))  # type: ignore[misc]
             records = jax.tree.map(np.asarray, records)
         elif self.simulate is None:
-            records, truth = self._draw(draw_key, evenly(self.schema, columns_key, count))
+            records, truth = self._draw(draw_key, even_columns(self.schema, columns_key, count))
         else:
             given, truth = _apart(self.simulate(columns_key, count))
             lacking = [name for name in self.schema.columns if name not in given]

@@ -101,7 +101,7 @@ def select(
         As in ``fit``.
     repeats
         How many runs on average; by default three for each candidate. The number is Poisson, but not 0. A candidate is
-        left out with a chance of about ``exp(-repeats / len(candidates))``; more runs need more noise.
+        left out with a probability of about ``exp(-repeats / len(candidates))``; more runs need more noise.
     rate, steps
         Of every run, whatever the candidate. A tenth of the steps goes to the score.
     bound
@@ -111,11 +111,32 @@ def select(
         must be of the same columns for all of them.
     adjacency, key, simulate
         As in ``fit``. The public randomness is the same in every run.
+
+    Returns
+    -------
+    Selected
+        The ``posterior`` of the best run, its ``name``, and what else may be known of the selection.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, numpyro, numpyro.distributions as dist, tacit
+    >>> def model(x, y=None):
+    ...     slope = numpyro.sample("slope", dist.Normal(0, 1))
+    ...     with numpyro.plate("records", len(x)):
+    ...         numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+    >>> x = np.random.default_rng(0).normal(size=200).astype(np.float32)
+    >>> data = tacit.PrivateData({"x": x, "y": 0.5 * x}, size=200)
+    >>> candidates = {"wide": tacit.vi(model), "tight": {"method": tacit.vi(model), "clip": 0.5}}
+    >>> selected = tacit.select(
+    ...     candidates, data, tacit.Budget(1.0, 1e-6), repeats=2, rate=0.5, steps=20, key=jax.random.key(0)
+    ... )
+    >>> selected.name in candidates
+    True
     """
     check_types(data, budget, key)
     if not candidates:
         raise ValueError(
-            "There are no candidates. Give some by name: {'small clip': {'method': tacit.vi(model), 'clip': 1.0}}."
+            "There are no candidates. Pass some by name: {'small clip': {'method': tacit.vi(model), 'clip': 1.0}}."
         )
     asking = max(1, round(ASKING * steps))
     if steps < 2:
@@ -185,7 +206,7 @@ def _candidate(
     if term is None:
         raise ValueError(
             f"The candidate {name!r} ({title_of(built)}) does not know the log-likelihood of a record, by which "
-            "candidates are compared. Give log_likelihood=, a function of a draw and a record."
+            "candidates are compared. Pass log_likelihood=, a function of a draw and a record."
         )
     if isinstance(clip, str):
         raise ValueError(f"The candidate {name!r} has clip={clip!r}. A selection takes clips that are numbers.")

@@ -1,4 +1,5 @@
-"""What is refused before the first look: methods that could carry records around the wall, and records that do not fit.
+"""What a run is passed, and what is refused before any record is read: unfit records, and methods that could carry
+records around the wall.
 
 The reference and the engine ask here.
 """
@@ -8,18 +9,54 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tacit.ledger.file import Ledger
+from tacit.accounting.mechanism import Mechanism
+from tacit.ledger.file import Charge, Ledger
 from tacit.types import Key, Method, PyTree, Release, Requirement, State, is_sparse
 from tacit.wall import trace
 from tacit.wall.data import PrivateData
 from tacit.wall.keys import fixed
-from tacit.wall.storage import Storage
+from tacit.wall.storage import storage_of
+
+
+class RunFacts(TypedDict):
+    """What a run is given beside a method, sealed records and a recipe.
+
+    Attributes
+    ----------
+    secret
+        Key of the subsets and the noise.
+    key
+        Key of the public randomness.
+    ledgers
+        Where looks are charged, on each of them.
+    run, kind, title
+        How the ledger names the run: its id, "fit" or "ask", and the method in words.
+    simulation
+        Whether the secret key is known to others.
+    """
+
+    secret: Key
+    key: Key
+    ledgers: Sequence[Ledger]
+    run: str
+    kind: str
+    title: str
+    simulation: bool
+
+
+def charge_of(facts: RunFacts, mechanism: Mechanism, data: PrivateData) -> Charge:
+    """Return the charge of a run before its steps and its tag are known.
+
+    Privacy: public.
+    """
+    names = facts["run"], facts["kind"], facts["title"]
+    return Charge(*names, mechanism, 0, mechanism.steps, "none yet", data.unit, facts["simulation"])
 
 
 def released(contribution: PyTree) -> PyTree:
@@ -91,9 +128,8 @@ def refuse_unfit(method: Method, data: PrivateData, ledgers: Sequence[Ledger]) -
         if any(declared.get(name) != column for name, column in (need.facts or {}).items()):
             raise ValueError(f"The schema of the records is another one. {need.message}")
     fixed = [need for need in method.requirements if need.fixed]
-    in_blocks = isinstance(data._records, Storage)
     hold = jax.jit(lambda records: jnp.all(jax.vmap(lambda one: jnp.stack([n.predicate(one) for n in fixed]))(records)))
-    if fixed and not all(map(hold, data._records.blocks() if in_blocks else [data._records])):
+    if fixed and not all(map(hold, storage_of(data._records).blocks())):
         for ledger in ledgers:
             ledger.note("checked, refused", f"records that do not suit {method.contribute.__module__}")
         raise ValueError(

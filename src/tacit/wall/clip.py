@@ -90,7 +90,7 @@ def to_integers(numbers: Float32[Array, "d"]) -> Int64[np.ndarray, "d"]:
 
 
 def within(integers: Sequence[int], radius: int) -> bool:
-    """Say whether an integer vector is no longer than the radius, in exact arithmetic.
+    """Return whether an integer vector is no longer than the radius, in exact arithmetic.
 
     Privacy: this is the sensitivity of a step, whatever came before.
     """

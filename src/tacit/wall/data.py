@@ -53,8 +53,8 @@ class PrivateData:
     size
         A public number of units, if there is one; it sets defaults only. Taken from the schema if left out.
     ledger
-        The ledger in which every look is written, or the path of one. By default it is kept in memory, where it
-        adds up the looks of this process only.
+        The ledger in which every access is written, or the path of one. By default it is kept in memory, where it
+        adds up the accesses of this process only.
 
     Attributes
     ----------
@@ -64,6 +64,13 @@ class PrivateData:
         Into how many shards the records are dealt out (`tacit.distribute`), or None.
     placeholder
         One public stand-in record, without the leading axis.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 0, "high": 110}}, unit="patient", size=1000)
+    >>> tacit.PrivateData({"age": np.full(973, 50.0)}, schema)
+    PrivateData(columns: age real [0, 110]; unit: patient; number of records: sealed (declared: 1000))
     """
 
     __slots__ = (
@@ -181,7 +188,7 @@ def _columns(records: Any) -> Any:
 def _without_schema(records: Any) -> PyTree:
     leaves = [(name, _plain(name, leaf)) for name, leaf in _named_leaves(records)]
     if not leaves:
-        raise ValueError("The records hold no arrays. Give arrays whose leading axis counts the records.")
+        raise ValueError("The records hold no arrays. Pass arrays whose leading axis counts the records.")
     _check_lengths(leaves)
     structure = jax.tree.structure(records, is_leaf=_is_leaf)
     return jax.tree.unflatten(structure, [leaf for _, leaf in leaves])
@@ -209,7 +216,7 @@ def _with_schema(
     if extra:
         raise ValueError(
             f"The records have the columns {extra}, which the schema does not declare. Leaving them out in "
-            f"silence would hide a misspelt name; declare them, or give records[{list(schema.columns)}] only."
+            f"silence would hide a misspelt name; declare them, or pass records[{list(schema.columns)}] only."
         )
     cells = {name: _cells(column, columns[name]) for name, column in schema.columns.items()}
     _check_lengths(list(cells.items()))
@@ -238,12 +245,12 @@ def _ids(name: str, raw: Any, count: int) -> Shaped[np.ndarray, " n"]:
     if any(_is_absent(cell) for cell in cells):
         raise ValueError(
             f"The column {name!r} of ids has missing values. Nobody knows whose records those are, so nobody could be "
-            "protected; give every record the id of its unit."
+            "protected; fill in the id of every record's unit."
         )
     numbers: dict[Any, int] = {}
     found = none_on_error(lambda: np.asarray([numbers.setdefault(cell, len(numbers)) for cell in cells], np.int64))
     if found is None:
-        raise TypeError(f"The column {name!r} of ids has values that cannot be compared. Give text or integers.")
+        raise TypeError(f"The column {name!r} of ids has values that cannot be compared. Pass text or integers.")
     return found  # type: ignore[no-any-return]
 
 
@@ -254,7 +261,7 @@ def _plain(name: str, leaf: Any) -> Shaped[np.ndarray, "n ..."]:
         return values.copy()
     if jnp.issubdtype(values.dtype, np.integer):
         if values.size and (values.min() < _INT32.min or values.max() > _INT32.max):
-            raise ValueError(f"{name!r} has integers that do not fit 32 bits. Rescale them, or give real numbers.")
+            raise ValueError(f"{name!r} has integers that do not fit 32 bits. Rescale them, or pass real numbers.")
         return values.astype(np.int32)
     if jnp.issubdtype(values.dtype, np.floating):
         with np.errstate(all="ignore"):
@@ -262,12 +269,12 @@ def _plain(name: str, leaf: Any) -> Shaped[np.ndarray, "n ..."]:
         if not np.isfinite(values).all():
             raise ValueError(
                 f"{name!r} has missing or infinite values (in 32 bits). Their meaning must be declared; "
-                'give a Schema with a rule such as missing = "drop" for the column, or clean the values.'
+                'pass a Schema with a rule such as missing = "drop" for the column, or clean the values.'
             )
         return values
     raise TypeError(
         f"{name!r} has values of type {_type(values)}; records are real numbers, integers or booleans. "
-        "For text, give a Schema that declares the levels: {levels = [...]}."
+        "For text, pass a Schema that declares the levels: {levels = [...]}."
     )
 
 
@@ -284,7 +291,7 @@ def _cells(column: Column, raw: Any) -> Shaped[np.ndarray, "n ..."]:
         theirs = list(values.shape[1:] or column.shape)
         raise ValueError(
             f"Column {column.name!r} is declared with shape {column.shape}, and its values have another. "
-            f"Give values of that shape, or declare theirs: {column.to_toml(shape=theirs)}."
+            f"Pass values of that shape, or declare theirs: {column.to_toml(shape=theirs)}."
         )
     return values
 
@@ -295,7 +302,7 @@ def _encode(
     """Return a declared column's values as they are stored, and which records the column keeps."""
     if cells.dtype.kind in "cmM":
         raise TypeError(
-            f"Column {column.name!r} has values of type {_type(cells)}. Give real numbers (for a date, the "
+            f"Column {column.name!r} has values of type {_type(cells)}. Pass real numbers (for a date, the "
             "days since a public one), or text for the levels of a category."
         )
     values = _codes(column, cells) if column.levels is not None else _numbers(column, cells)
@@ -356,7 +363,7 @@ def _array(name: str, raw: Any, dtype: Any = None) -> Shaped[np.ndarray, "n ..."
     values = none_on_error(read)
     if values is None or values.ndim == 0:
         raise TypeError(
-            f"{name!r} is not an array with a leading axis of records. Give one array, list or table column "
+            f"{name!r} is not an array with a leading axis of records. Pass one array, list or table column "
             "for each variable, with one entry per record."
         )
     return values  # type: ignore[no-any-return]
@@ -373,7 +380,7 @@ def _check_lengths(leaves: list[tuple[str, Shaped[np.ndarray, "..."]]]) -> None:
     if odd:
         raise ValueError(
             f"Records of unequal length: {odd} and {first!r} differ in their leading axis, so it is unclear "
-            "which values belong to one record. Give every array one entry per record."
+            "which values belong to one record. Every array needs one entry per record."
         )
 
 

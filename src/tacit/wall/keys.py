@@ -80,6 +80,7 @@ def normalised(key: Key) -> Key:
 
 
 def cipher(secret: bytes, nonce: tuple[int, int, int]) -> CipherContext:
+    """Return ChaCha20 under a key, at the beginning of the stream of a nonce."""
     start = np.asarray([0, *nonce], "<u4").tobytes()  # the block counter comes first
     return Cipher(algorithms.ChaCha20(secret, start), mode=None).encryptor()
 

@@ -26,7 +26,7 @@ class Layout(NamedTuple):
         if len(weights) != len(leaves):
             raise ValueError(
                 f"The mechanism has {len(weights)} block weights, but a contribution has {len(leaves)} leaves. "
-                "Give one weight for each leaf, in the order of jax.tree.leaves, or none."
+                "Pass one weight for each leaf, in the order of jax.tree.leaves, or none."
             )
         for leaf in filter(is_sparse, leaves):
             _check_rows(leaf)
@@ -59,5 +59,5 @@ def _check_rows(rows: SparseRows) -> None:
     if not jnp.issubdtype(rows.index.dtype, jnp.integer):
         raise TypeError(
             f"A contribution holds SparseRows whose index is of type {rows.index.dtype}, which may lie between two "
-            "lines of the table. Give integers."
+            "lines of the table. Pass integers."
         )

@@ -9,25 +9,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import final
+from typing import Unpack, final
 
 import jax
 import numpy as np
 
 from tacit.accounting.mechanism import Mechanism
-from tacit.ledger.file import Charge, Ledger
 from tacit.types import Key, Method, Record, State
 from tacit.wall import keys, trace
-from tacit.wall.border import refuse_leaks, refuse_unfit, release_of, with_own_checks
+from tacit.wall.border import RunFacts, charge_of, refuse_leaks, refuse_unfit, release_of, with_own_checks
 from tacit.wall.data import PrivateData
 from tacit.wall.environment import check_environment
 from tacit.wall.precision import single_precision
 from tacit.wall.step import Reference
-from tacit.wall.storage import Storage
-from tacit.wall.tag import hash_of_records, made_up, surroundings
-from tacit.wall.units import Unit, together
+from tacit.wall.storage import storage_of
+from tacit.wall.tag import made_up, surroundings
+from tacit.wall.units import Unit, sum_over_unit
 
 SEGMENTS = 50
 """A run stops this many times: for the ledger, the checkpoint, and to tie noise to the program."""
@@ -46,40 +44,27 @@ class ReferenceRunner:
     chain = b""  # a fingerprint is taken in every segment, and nothing is carried from one to the next
 
     @single_precision
-    def __init__(
-        self,
-        method: Method,
-        data: PrivateData,
-        mechanism: Mechanism,
-        *,
-        secret: Key,
-        key: Key,
-        ledgers: Sequence[Ledger],
-        run: str,
-        kind: str,
-        title: str,
-        simulation: bool,
-    ) -> None:
+    def __init__(self, method: Method, data: PrivateData, mechanism: Mechanism, **facts: Unpack[RunFacts]) -> None:
         check_environment()
         if data.shards is not None:
             raise ValueError(
                 'The records are dealt out to shards, and engine="reference" takes them in memory or on disk only. '
                 "Leave the engine out."
             )
-        self._key, self._data, self._ledgers = keys.normalised(key), data, tuple(ledgers)
+        self._key, self._data, self._ledgers = keys.normalised(facts["key"]), data, tuple(facts["ledgers"])
         method = with_own_checks(method)
-        method = together(method) if isinstance(data._stand_in, Unit) else method
+        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method
         state = jax.eval_shape(method.init, self._key)
         refuse_leaks(method, data, state, self._key)
-        refuse_unfit(method, data, ledgers)
+        refuse_unfit(method, data, self._ledgers)
         self._reference = Reference(
             method, mechanism, data._stand_in, state, count=data._count, record=self._record, key=self._key
         )
-        self._charge = Charge(run, kind, title, mechanism, 0, mechanism.steps, "none yet", data.unit, simulation)
+        self._charge = charge_of(facts, mechanism, data)
         self._program = self._hash_of_program(method, state)
         self.segment = -(-mechanism.steps // SEGMENTS)
         self.distance = self._reference.distance
-        self.rekey(secret)
+        self.rekey(facts["secret"])
 
     @single_precision
     def rekey(self, secret: Key, origin: bytes = b"") -> None:
@@ -91,7 +76,7 @@ class ReferenceRunner:
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
         digest.update(repr(["reference", self._program, self._charge.mechanism, surroundings(), origin]).encode())
         digest.update(np.asarray(jax.random.key_data(self._key)).tobytes())
-        digest.update(hash_of_records(self._data._records))
+        digest.update(storage_of(self._data._records).digest)
         self.tag = digest.hexdigest()
         self._segment, self._stream = -1, b""
 
@@ -112,14 +97,12 @@ class ReferenceRunner:
     @single_precision
     def _advance(self, state: State, first: int, stop: int) -> State:
         """Take private steps that have been charged."""
-        records = self._data._records
-        if isinstance(records, Storage):
-            records.unchanged()
+        records = storage_of(self._data._records)
+        records.unchanged()
         for step in range(first, stop):
             self._meet(state, step)
             state = self._reference.advance(state, self._stream, step)
-        if isinstance(records, Storage):  # before anything leaves: what was read is what was hashed
-            records.unchanged()
+        records.unchanged()  # before anything leaves: what was read is what was hashed
         return state
 
     def _meet(self, state: State, step: int) -> None:
@@ -168,10 +151,7 @@ class ReferenceRunner:
 
         Privacy: reads a record.
         """
-        records = self._data._records
-        return (
-            records.record(place) if isinstance(records, Storage) else jax.tree.map(lambda leaf: leaf[place], records)
-        )
+        return storage_of(self._data._records).record(place)
 
     def seal(self, content: bytes) -> str:
         """Return a keyed hash of public content that shows it was made under this key, data and program.

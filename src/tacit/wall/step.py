@@ -27,7 +27,11 @@ from tacit.wall.layout import Layout, released_size
 
 
 class Summation(Protocol):
-    """The integers of a step, by the reference or an engine: one flat array a leaf, of sparse ones for the table."""
+    """The integers of a step, by the reference or an engine: one flat array a leaf, of sparse ones for the table.
+
+    An engine gives the integers of the reference, bit for bit, where nothing is factored; where sums are factored, it
+    stays within the proved radius of the exact sum (docs/proofs/clipping.md). tests/test_engine.py holds it to that.
+    """
 
     def total(self, state: State, secret: bytes, step: int) -> list[Int64[np.ndarray, "_"]]:
         """Return the sum of the clipped contributions of a step's subset, without noise."""
@@ -148,7 +152,7 @@ class Reference:
         return clip.clipped(vector, self.mechanism.clip, self.radius, self.share, fits), lines
 
     def parted(self, numbers: Any, lines: list[Any]) -> list[tuple[Any, Any]]:
-        """Part the numbers of a contribution into those of its leaves, each with the coordinates they are added to."""
+        """Split the numbers of a contribution into those of its leaves, each with the coordinates they are added to."""
         found, first, tables = [], 0, iter(lines)
         for leaf in self.layout.leaves:
             size = leaf.values.size if is_sparse(leaf) else leaf.size

@@ -23,7 +23,7 @@ def read_csv(
     size: int | None = None,
     ledger: Any = None,
 ) -> PrivateData:
-    """Read a CSV file straight into sealed records.
+    r"""Read a CSV file straight into sealed records.
 
     The declared columns are read, and the one with the ids of units if there is one; all others stay in the file. Types
     come from the schema: every cell is read as text first. A cell is missing where it is blank or says NA, N/A, NaN,
@@ -40,6 +40,18 @@ def read_csv(
         The public facts, or the path of the TOML file that holds them.
     size, ledger
         As in `PrivateData`.
+
+    Returns
+    -------
+    PrivateData
+        The sealed records.
+
+    Examples
+    --------
+    >>> import pathlib, tacit
+    >>> _ = pathlib.Path("visits.csv").write_text("age,sex\n41,f\n67,m\n")
+    >>> schema = tacit.Schema({"age": {"low": 0, "high": 110}, "sex": {"levels": ["f", "m"]}}, unit="patient")
+    >>> data = tacit.read_csv("visits.csv", schema)
     """
     schema = _schema(schema)
     names, between = header(Path(path))
@@ -93,10 +105,20 @@ def read_parquet(
     ----------
     path
         A Parquet file.
-    schema
-        The public facts, or the path of the TOML file that holds them.
-    size, ledger
-        As in `PrivateData`.
+    schema, size, ledger
+        As in `read_csv`.
+
+    Returns
+    -------
+    PrivateData
+        The sealed records.
+
+    Examples
+    --------
+    >>> import pyarrow, pyarrow.parquet, tacit
+    >>> pyarrow.parquet.write_table(pyarrow.table({"age": [41, 67], "sex": ["f", "m"]}), "visits.parquet")
+    >>> schema = tacit.Schema({"age": {"low": 0, "high": 110}, "sex": {"levels": ["f", "m"]}}, unit="patient")
+    >>> data = tacit.read_parquet("visits.parquet", schema)
     """
     schema = _schema(schema)
     wanted = _wanted(header(Path(path))[0], schema)
@@ -112,7 +134,7 @@ def _schema(schema: Any) -> Schema:
         return Schema.read(Path(schema))
     if not isinstance(schema, Schema):
         raise TypeError(
-            f"The schema is of type {type(schema).__name__}. Give a tacit.Schema, or the path of its TOML file; "
+            f"The schema is of type {type(schema).__name__}. Pass a tacit.Schema, or the path of its TOML file; "
             "tacit.facts.files.draft(path) writes a draft of one."
         )
     return schema
@@ -158,7 +180,7 @@ def _level(column: Column) -> Callable[[str], Level | None]:
         # A table that tacit wrote has an apostrophe before text that a spreadsheet would run.
         if any(written.setdefault(form, level) != level for form in (text, str(escaped(str(level))).strip())):
             raise ValueError(
-                f"Column {column.name!r} declares two levels that a CSV file writes alike. Give them different names."
+                f"Column {column.name!r} declares two levels that a CSV file writes alike. Rename one of them."
             )
     whole = any(isinstance(level, int) and not isinstance(level, bool) for level in levels)
     truth = any(isinstance(level, bool) for level in levels)

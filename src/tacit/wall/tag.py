@@ -1,8 +1,7 @@
-"""What noise is tied to beside the program: the records, made-up ones, and what a program's bits may depend on."""
+"""What noise is tied to beside the program and the records: what a program's bits may depend on, made-up records."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -13,20 +12,6 @@ import jax
 import numpy as np
 
 from tacit import system
-from tacit.wall.storage import Storage
-
-
-def hash_of_records(records: Any) -> bytes:
-    """Hash every byte of the records.
-
-    Privacy: reads records; secret, since it is not keyed yet.
-    """
-    if isinstance(records, Storage):
-        return records.digest
-    digest = hashlib.sha256()
-    for leaf in map(np.asarray, jax.tree.leaves(records)):
-        digest.update(repr((leaf.shape, leaf.dtype.str)).encode() + leaf.tobytes())
-    return digest.digest()
 
 
 def surroundings() -> list[Any]:

@@ -64,7 +64,7 @@ def group(
     return Unit(records, present)
 
 
-def together(method: Method) -> Method:
+def sum_over_unit(method: Method) -> Method:
     """Return the method for units: a unit's contribution is the sum of those of its records.
 
     Privacy: public. The wall clips the sum, whatever it is; what fills up a unit adds exactly nothing.

@@ -39,12 +39,13 @@ class Batch(NamedTuple):
 
     @staticmethod
     def of(args: Any, kwargs: Any) -> Batch:
+        """Return the batch that the arguments of a step are."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         given = [leaf for leaf in jax.tree.leaves(args) if np.ndim(leaf)] or [leaf for leaf in leaves if np.ndim(leaf)]
         lengths = sorted({example_count(leaf) for leaf in given})
         if len(lengths) != 1:
             raise ValueError(
-                f"The arrays of a batch have the lengths {lengths}, but a step takes each record apart. Give arrays of "
+                f"The arrays of a batch have the lengths {lengths}, but a step takes each record apart. Pass arrays of "
                 "one length, and constant arrays to DPSVI as keywords."
             )
         arrays = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
@@ -62,7 +63,7 @@ class Batch(NamedTuple):
 
 @contextlib.contextmanager
 def explained(batch: Batch) -> Iterator[None]:
-    """Say what model and guide were given when they fail."""
+    """Report what model and guide were called with when they fail."""
     try:
         yield
     except Exception as error:

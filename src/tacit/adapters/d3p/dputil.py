@@ -62,5 +62,6 @@ def relation_of(adjacency: str) -> tuple[str, bool]:
 
 
 def whole_steps(num_iter: float) -> int:
+    """Return a number of steps, rounded up where a division did not come out even."""
     # Rounded up, but not for what a division left over: 10 epochs at q = 0.01 are 1000 steps.
     return math.ceil(float(num_iter) * (1 - 2.0**-40))

@@ -201,7 +201,7 @@ def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
     size = int(batch_size) if batch_size is not None else q_to_batch_size(float(q or 0), count)
     if not 1 <= size <= count:
         raise ValueError(
-            f"A batch of {size} records cannot be drawn from the data set. Give a size from 1 to the number of "
+            f"A batch of {size} records cannot be drawn from the data set. Pass a size from 1 to the number of "
             "records; if q times that number is below 1, poisson_batchify_data keeps the rate."
         )
     return size

@@ -29,7 +29,7 @@ def rate_for(count: int, size: int) -> float:
 
 
 def draw_subset(secret: Key, count: int, rate: float, slots: int) -> tuple[Array, Array]:
-    """Draw a Poisson subset into random slots, at most ``slots`` of it, and give its size; empty slots hold ``count``.
+    """Draw a Poisson subset into random slots and return its size; empty slots hold ``count``.
 
     Given its size a Poisson subset is uniform, and so is a random part of it: batches of a fixed size are drawn here
     too. Slots are random because a removed record must not move the others: floats may round differently in each.

@@ -321,8 +321,8 @@ def get_observations_scale(model: Model, model_args: Any, model_kwargs: Any, par
     scales = {1.0 if site["scale"] is None else float(site["scale"]) for site in observed} or {1.0}
     if len(scales) > 1:
         raise ValueError(
-            f"Observations are scaled by {sorted(scales)}, but a record is clipped as a whole. Give all plates over "
-            "records the same N."
+            f"Observations are scaled by {sorted(scales)}, but a record is clipped as a whole. Use the same N for all "
+            "plates over records."
         )
     return scales.pop()
 

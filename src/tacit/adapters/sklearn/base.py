@@ -18,8 +18,9 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import validate_data
 
 from tacit.accounting.mechanism import Budget
-from tacit.adapters.sklearn.checks import _bounds, _facts, _is_real, _quietly
+from tacit.adapters.sklearn.checks import _bounds, _facts, _is_real
 from tacit.adapters.sklearn.scaling import BoundsScaler
+from tacit.facts.files import none_on_error
 from tacit.ledger.certificate import Certificate
 from tacit.ledger.file import Ledger
 from tacit.results.posterior import Posterior
@@ -91,7 +92,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         if self.ledger is not None and not isinstance(self.ledger, str | os.PathLike):
             raise TypeError(
                 f"The ledger is given as {type(self.ledger).__name__}. clone would copy it, and what the copies spend "
-                "would not add up; give the path of its file."
+                "would not add up; pass the path of its file."
             )
         name, loop, outermost = type(self).__name__, "", ""
         frame: Any = sys._getframe()
@@ -112,7 +113,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
                 f"{name} is being fitted by {loop}, which fits many times, and every fit would "
                 f"spend epsilon {self.epsilon:g} again. Choose settings by tacit.rehearse, which is free, or by "
                 "tacit.select, which is paid once. If the whole sum may be spent, make a ledger that limits it, "
-                "tacit.Ledger(path, cap=tacit.Budget(...)), and give the estimator ledger=path."
+                "tacit.Ledger(path, cap=tacit.Budget(...)), and pass the estimator ledger=path."
             )
 
     def _numbers(self, X: Any, y: Any = "no_validation", *, reset: bool, **options: Any) -> Any:
@@ -133,7 +134,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         return validate_data(self, X, y, reset=reset, **options)
 
     def _inside(self, X: Any, bounds: Any) -> tuple[Any, Any, Any]:
-        """Move numbers to the nearer bound, and give them in units of a quarter of the range around its middle."""
+        """Move numbers to the nearer bound, and return them in units of a quarter of the range around its middle."""
         low, high = _bounds(bounds, "bounds", X.shape[1])
         middle, unit = (low + high) / 2, (high - low) / 4
         return (np.clip(X, low, high) - middle) / unit, middle, unit
@@ -182,7 +183,7 @@ def _refuse_beside(owner: Any, name: str) -> None:
     if len({str(part.ledger) for part in ours}) > 1 or (len(ours) > 1 and ours[0].ledger is None):
         raise RuntimeError(
             f"{kind} holds {len(ours)} private estimators, each of which spends its own epsilon on the same records, "
-            "and they are not charged to one ledger. Give all of them the same ledger=path."
+            "and they are not charged to one ledger. Pass the same ledger=path to all of them."
         )
 
 
@@ -243,4 +244,4 @@ def _one_by_one(step: Any) -> bool:
             )
         return bool(np.allclose(whole, np.concatenate(single), rtol=1e-6, equal_nan=True))
 
-    return bool(_quietly(same))
+    return bool(none_on_error(same))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from tacit.facts.files import none_on_error
 
 LEVEL = 0.9
 """The probability of intervals, unless another is asked for."""
@@ -38,17 +39,9 @@ def _central(draws: Any, level: float, axis: int) -> Any:
 
 def _facts(values: Any) -> tuple[tuple[int, ...] | None, str]:
     """Return the shape and the kind of what can be an array, and no shape of what cannot."""
-    array = _quietly(lambda: np.asarray(values))
+    array = none_on_error(lambda: np.asarray(values))
     return (None, "O") if array is None else (array.shape, array.dtype.kind)
 
 
 def _is_real(values: Any) -> bool:
-    return _quietly(lambda: np.asarray(values).astype(np.float64)) is not None
-
-
-def _quietly(function: Callable[[], Any]) -> Any:
-    """Call a conversion, or give None: its error may quote a record, also as the context of a later error."""
-    try:
-        return function()
-    except Exception:
-        return None
+    return none_on_error(lambda: np.asarray(values).astype(np.float64)) is not None

@@ -84,7 +84,7 @@ class PrivateMixture(DensityMixin, _Private):  # type: ignore[misc]
         return np.stack([np.atleast_1d(one) for one in each], 1)
 
     def predict_proba(self, X: Any) -> Any:
-        """Return the chances of the components for each record.
+        """Return the probabilities of the components for each record.
 
         Privacy: post-processing; as private as the records given.
         """

@@ -133,7 +133,7 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
         return self
 
     def predict_proba(self, X: Any) -> Any:
-        """Return the chances of both classes, averaged over the posterior.
+        """Return the probabilities of both classes, averaged over the posterior.
 
         Privacy: post-processing.
         """
@@ -145,11 +145,11 @@ class PrivateLogisticRegression(ClassifierMixin, _Regression):  # type: ignore[m
 
         Privacy: post-processing.
         """
-        chances = self.predict_proba(X)
-        return self.classes_[chances.argmax(1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
 
     def predict_interval(self, X: Any, level: float = LEVEL) -> Any:
-        """Return central intervals of the chance of the second class: records times low and high.
+        """Return central intervals of the probability of the second class: records times low and high.
 
         Privacy: post-processing.
         """

@@ -21,7 +21,7 @@ class BoundsScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     bounds
         Lowest and highest value, for all columns or for each; values outside are moved to the nearer one.
     feature_range
-        Where the bounds are moved to; give these as ``bounds`` to the estimator that follows.
+        Where the bounds are moved to; pass these as ``bounds`` to the estimator that follows.
     """
 
     def __init__(self, *, bounds: Any = None, feature_range: tuple[float, float] = (-1.0, 1.0)) -> None:

@@ -95,7 +95,7 @@ class PrivateTopics(TransformerMixin, _Private):  # type: ignore[misc]
         return shares.astype(X.dtype if getattr(X, "dtype", None) in (np.float32, np.float64) else np.float64)
 
     def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
-        """Fit, and give the topics' shares in each of the same documents.
+        """Fit the topics and return their shares in each of the same documents.
 
         Privacy: the answer is as private as the documents given, and not covered by the certificate.
         """

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tacit.methods.conjugate import Family, FamilyFor
 from tacit.methods.families._common import (
     TINY,
     all_counts,
@@ -18,12 +17,13 @@ from tacit.methods.families._common import (
     whole_within,
     x_of,
 )
+from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.running import check_positive, cut_normal
 from tacit.types import Array, Key, PyTree, Record, Requirement
 
 
 def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
-    """Return a Bernoulli chance to each column of a record ``{"x": 0 or 1, one or a vector}``, with a Beta prior.
+    """Fit a Bernoulli probability to each column of a record ``{"x": 0 or 1, one or a vector}``, with a Beta prior.
 
     Privacy: public.
     """
@@ -80,10 +80,10 @@ def bernoulli(*, prior: tuple[float, float] = (1.0, 1.0)) -> FamilyFor:
 
 
 def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
-    """Return chances to the categories of a record ``{"x": whole number(s) from 0}``, with a Dirichlet prior.
+    """Fit probabilities to the categories of a record ``{"x": whole number(s) from 0}``, with a Dirichlet prior.
 
-    With a vector ``x`` a record counts as so many draws from the same chances; -1 fills up shorter ones. A record with
-    any other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.
+    With a vector ``x`` a record counts as so many draws from the same probabilities; -1 fills up shorter ones. A record
+    with any other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.
 
     Privacy: public.
     """

@@ -63,7 +63,7 @@ def shortened(x: Array, bound: float) -> Array:
 
 
 def whole_within(x: Array, least: int, most: int) -> Array:
-    """Say whether all entries are whole numbers between two."""
+    """Return whether all entries are whole numbers between two."""
     x = x.astype(jnp.float32)
     return jnp.all((x == jnp.round(x)) & (x >= least) & (x <= most))
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from tacit.methods.conjugate import Family, FamilyFor
 from tacit.methods.families._common import all_counts, check_at_least, log_dirichlet, need_symbols, x_of
+from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.running import check_positive
 from tacit.types import Array, Key, PyTree, Record
 
@@ -15,8 +15,8 @@ from tacit.types import Array, Key, PyTree, Record
 def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> FamilyFor:
     """Find hidden states behind sequences of symbols: a record is ``{"x": whole numbers from 0}``, one sequence.
 
-    Sequences are filled up to one length with -1, at any place. All chances have Dirichlet priors. A record with any
-    other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.
+    Sequences are filled up to one length with -1, at any place. All probabilities have Dirichlet priors. A record with
+    any other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.
 
     Privacy: public. One whole sequence is one record.
     """
@@ -33,7 +33,7 @@ def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> F
             return jax.tree.map(lambda counts: concentration + counts, statistics)
 
         def begin(key: Key) -> PyTree:
-            """Start from states that stay, and emit what chance gives them."""
+            """Start from states that stay, and emit symbols at random."""
             emit = 10 * jax.random.dirichlet(key, jnp.ones(symbols), (states,))
             return {"first": jnp.full(states, 10 / states), "move": 10 * jnp.eye(states), "emit": emit}
 
@@ -46,7 +46,7 @@ def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> F
             }
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            """Return each sequence's log likelihood, and the chances of the states at each place."""
+            """Return each sequence's log likelihood, and the probabilities of the states at each place."""
             first, move, emit = (jnp.log(draw[name] + 1e-30) for name in ("first", "move", "emit"))
 
             def one(x: Array) -> tuple[Array, Array]:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 
-from tacit.methods.conjugate import Family, FamilyFor
 from tacit.methods.families._common import LOG_2PI, pack, raised, shortened, unpack, x_of
+from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.running import check_positive, inner
 from tacit.types import Array, Key, PyTree, Record
 

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp, multigammaln
 
-from tacit.methods.conjugate import Family, FamilyFor
 from tacit.methods.families._common import (
     LOG_2PI,
     TINY,
@@ -22,6 +21,7 @@ from tacit.methods.families._common import (
     unpack,
     x_of,
 )
+from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.running import check_positive
 from tacit.types import Array, Key, PyTree, Record
 
@@ -100,7 +100,7 @@ def mixture(components: int, *, bound: float, spread: float | None = None, conce
             }
 
         def predict(draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-            """Return each record's log density and the chances of its components."""
+            """Return each record's log density and the probabilities of its components."""
             normal = dist.MultivariateNormal(draw["mean"], draw["covariance"], validate_args=False)
             joint = jnp.log(draw["weight"]) + normal.log_prob(jnp.asarray(inputs["x"])[:, None])
             return {"log_density": logsumexp(joint, -1), "component": jax.nn.softmax(joint)}

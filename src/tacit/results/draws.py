@@ -1,4 +1,4 @@
-"""A posterior's numbers as people read them: summaries, rows, and what was learnt of each."""
+"""Draws of a posterior, and what they say: a row for each number, with what was learnt of it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,50 @@ from typing import Any
 
 import numpy as np
 
-from tacit.ledger.certificate import Certificate
 from tacit.results.learnt import Learnt, Shares, contraction_of, learnt_of
 from tacit.results.shown import effects, group_of, moments_of, rows
-from tacit.types import Method
 
 
-class Readable:
-    """What a posterior says of its numbers; `Posterior` holds them.
+class Draws:
+    """Draws with their names, and what was learnt of each number.
 
     Privacy: post-processing.
+
+    Parameters
+    ----------
+    draws
+        Site name to array, with a leading axis of draws.
+    labels
+        Site name to what its numbers are called.
+    prior
+        One draw of the prior from a key, where it is known.
+    validated
+        Where it was measured how often such intervals hold the truth under privacy noise.
+    is_public
+        Whether no privacy noise is in the draws.
+    noise_share, contraction
+        Site name to what is known of each number already.
     """
 
-    draws: dict[str, Any]
-    labels: Mapping[str, Sequence[str]]
-    certificate: Certificate | None
-    validated: str
-    noise_share: Shares
-    _contraction: Shares | None
-    _method: Method | None
+    def __init__(
+        self,
+        draws: Mapping[str, Any],
+        labels: Mapping[str, Sequence[str]],
+        prior: Any,
+        validated: str,
+        is_public: bool,
+        noise_share: Shares | None,
+        contraction: Shares | None,
+    ) -> None:
+        self.labels = dict(labels)
+        # Compiled programs give sites in the order of the alphabet; a formula has an order of its own.
+        order = [*(name for name in self.labels if name in draws), *(name for name in draws if name not in self.labels)]
+        self.draws = {name: np.asarray(draws[name]) for name in order}
+        self.validated = validated
+        self.is_public = is_public
+        self.noise_share = noise_share or {}
+        self._prior = prior
+        self._contraction = contraction
 
     @property
     def has_intervals(self) -> bool:
@@ -33,7 +58,7 @@ class Readable:
 
         Privacy: public.
         """
-        return bool(self.validated) or self.certificate is None
+        return bool(self.validated) or self.is_public
 
     @property
     def contraction(self) -> Shares:
@@ -42,8 +67,7 @@ class Readable:
         Privacy: post-processing. Sites whose prior is not known are left out.
         """
         if self._contraction is None:
-            prior = self._method.model.prior if self._method else None
-            self._contraction = contraction_of(self.draws, self.labels, prior)
+            self._contraction = contraction_of(self.draws, self.labels, self._prior)
         return self._contraction
 
     def learnt(self) -> list[Learnt]:
@@ -61,7 +85,7 @@ class Readable:
         Parameters
         ----------
         unvalidated
-            Whether to give the quantiles as ``low`` and ``high`` even where nobody measured how often these hold the
+            Whether to return the quantiles as ``low`` and ``high`` even where nobody measured how often these hold the
             truth under privacy noise.
 
         Returns
