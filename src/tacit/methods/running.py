@@ -203,18 +203,6 @@ def cut_normal(key: Key, low: Array, high: Array) -> Array:
     return jax.random.truncated_normal(key, jnp.clip(low, -9, 8.9), jnp.clip(high, -8.9, 9))
 
 
-def exponential_given(noisy: Array, deviation: Array, mean: float | None, key: Key) -> Array:
-    """Draw numbers from an exponential distribution, given what normal noise made of them.
-
-    Where noise hides them the draws are those of the distribution; without a mean all positive numbers are as likely.
-    """
-    of_tail, of_body = jax.random.split(key)
-    low = (0 if mean is None else deviation / mean) - noisy / deviation
-    body = deviation * (cut_normal(of_body, jnp.minimum(low, 4), jnp.float32(jnp.inf)) - low)
-    tail = deviation / jnp.maximum(low, 4) * jax.random.exponential(of_tail, noisy.shape)
-    return jnp.where(low < 4, jnp.maximum(body, 0), tail)
-
-
 def shrink_off_diagonal(matrix: Array, variance: Array) -> tuple[Array, Array]:
     """Draw a noisy mirrored matrix towards its diagonal, by the share of the rest that noise explains (James-Stein).
 

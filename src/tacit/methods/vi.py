@@ -58,7 +58,7 @@ from tacit.methods.running import (
     BATCHES,
     MANY,
     BatchMeans,
-    exponential_given,
+    cut_normal,
     inner,
     sample_average_error,
     shrink_off_diagonal,
@@ -309,7 +309,7 @@ class _Laplace:
         believed, variance = shrink_off_diagonal(path.curvature, path.curvature_variance)
         values, vectors = jnp.linalg.eigh(believed)
         deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + 1e-20
-        values = exponential_given(values, deviation, self.usual, of_curvature)
+        values = _exponential_given(values, deviation, self.usual, of_curvature)
         noise = vectors.T**2 @ path.score_variance
         gain = values / (values * (1 + path.sampling) + noise + 1e-20)
         precision = (vectors * (gain * values)) @ vectors.T - jax.hessian(log_prior)(path.place)
@@ -323,6 +323,18 @@ class _Laplace:
     def _centre(self, params: Values) -> dict[str, Array]:
         # A Laplace guide is a point while it is fitted: any key draws it.
         return self.guided.unconstrain(self.guided.sample_guide(params, jax.random.key(0))[0])
+
+
+def _exponential_given(noisy: Array, deviation: Array, mean: float | None, key: Key) -> Array:
+    """Draw numbers from an exponential distribution, given what normal noise made of them.
+
+    Where noise hides them the draws are those of the distribution; without a mean all positive numbers are as likely.
+    """
+    of_tail, of_body = jax.random.split(key)
+    low = (0 if mean is None else deviation / mean) - noisy / deviation
+    body = deviation * (cut_normal(of_body, jnp.minimum(low, 4), jnp.float32(jnp.inf)) - low)
+    tail = deviation / jnp.maximum(low, 4) * jax.random.exponential(of_tail, noisy.shape)
+    return jnp.where(low < 4, jnp.maximum(body, 0), tail)
 
 
 def _variance(old: Array, new: Array, share: Array) -> Array:
