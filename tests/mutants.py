@@ -33,7 +33,7 @@ class Mutant(NamedTuple):
 
 NEIGHBOURS, EVERY, FIT = "tests/privacy/test_neighbours.py", "tests/test_every_method.py", "tests/test_fit.py"
 LEDGER, ANCHORS, FAULTS = "tests/test_ledger.py", "tests/test_anchors.py", "tests/test_faults.py"
-CERTIFICATE = "tests/test_certificate.py"
+CERTIFICATE, PAIRS = "tests/test_certificate.py", "tests/test_pair_scores.py"
 WALL = "engine/runner.py"
 BORDER, ACCOUNTING = "tests/privacy/test_border.py", "tests/test_accounting.py"
 
@@ -218,6 +218,42 @@ MUTANTS = [
         "            keys = random.fold_in(secret, 2 * steps)\n",
         "            keys = random.fold_in(secret, 0 * steps)\n",
         (f"{NEIGHBOURS}::test_no_records_at_all_still_give_noise",),
+    ),
+    Mutant(
+        "pair scores without their clip",
+        "methods/pair_posterior.py",
+        "    return vectors * jnp.minimum(1, clip / norms), ",
+        "    return vectors, ",
+        (f"{PAIRS}::test_no_record_is_longer_than_the_clip[gaussian]",),
+    ),
+    Mutant(
+        "a pair that is not exchangeable: the shown score is clipped alone",
+        "methods/pair_posterior.py",
+        "            return _clipped(state.whitening @ (shown - drawn), state.clip)\n",
+        "            alone, square = _clipped(state.whitening @ shown, state.clip)\n"
+        "            return alone - state.whitening @ drawn, square\n",
+        (f"{PAIRS}::test_the_mean_at_the_truth_is_zero[gaussian]",),
+    ),
+    Mutant(
+        "outcomes of a pair drawn at another place",
+        "methods/pair_posterior.py",
+        "self.reading.simulated(state.place, record, key))\n",
+        "self.reading.simulated(1.3 * state.place, record, key))\n",
+        (f"{PAIRS}::test_the_mean_at_the_truth_is_zero[gaussian]",),
+    ),
+    Mutant(
+        "outcomes of a pair drawn by the public key, the same for all records",
+        "methods/pair_scores.py",
+        "public.pair_score(state, record, record_key)",
+        "public.pair_score(state, record, key)",
+        (f"{PAIRS}::test_records_draw_by_their_own_keys",),
+    ),
+    Mutant(
+        "a mean of the release without importance weights",
+        "methods/pair_posterior.py",
+        "one.psi, ratio - 1)",
+        "one.psi, jnp.ones_like(ratio) - 1)",
+        (f"{PAIRS}::test_the_posterior_finds_where_the_release_comes_from",),
     ),
     Mutant(
         "the prior's gradient in every contribution, and in the update",
@@ -486,7 +522,7 @@ MUTANTS = [
     ),
     Mutant(
         "a method's own size goes before that of the records",
-        "methods/running.py",
+        "methods/arguments.py",
         "    if given is not None and plan.agrees(given):\n",
         "    if given is not None:\n",
         (f"{FIT}::test_no_number_is_said_twice",),
@@ -901,8 +937,8 @@ MUTANTS = [
         WALL,
         "        method = with_own_checks(method)\n"
         "        # Here alone methods meet data: what is written for one record is summed over those of a unit.\n"
-        "        method = together(method) if isinstance(data._stand_in, Unit) else method\n",
-        "        method = together(method) if isinstance(data._stand_in, Unit) else method\n"
+        "        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method\n",
+        "        method = sum_over_unit(method) if isinstance(data._stand_in, Unit) else method\n"
         "        method = with_own_checks(method)\n",
         (f"{BORDER}::test_a_need_of_the_caller_s_answers_no_question_of_units",),
     ),

@@ -55,6 +55,12 @@ def linear(x: Any, y: Any = None) -> None:
         numpyro.sample("y", dist.Normal(x @ weight, noise), obs=y)
 
 
+def line(x: Any, y: Any = None) -> None:
+    weight = numpyro.sample("weight", dist.Normal(0, 2).expand([2]).to_event())
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=weight[0] + weight[1] * x, validate_args=False), obs=y)
+
+
 def records(binary: bool, count: int = COUNT) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(1)
     x = generator.normal(size=(count, 3)).astype(np.float32)
@@ -157,6 +163,7 @@ TABLE = {
     "marginals, of one number and one category": Row(lambda: counted(tacit.marginals(FACTS, prior_std=1.0)), facts()),
     "glm, logistic regression": Row(lambda: counted(tacit.glm(prior_std=1.0)), records(True)),
     "glm, linear regression": Row(lambda: counted(tacit.glm("normal")), records(False)),
+    "pair_scores, of a number": Row(lambda: counted(tacit.pair_scores(line, FACTS)), facts()),
     "pbp, four hidden units": Row(lambda: counted(tacit.pbp((4,))), records(False)),
     "sep, probit regression": Row(lambda: counted(tacit.sep(tacit.sites.probit())), records(True)),
     "sep, mixture of two": Row(lambda: counted(tacit.sep(tacit.sites.mixture(2, 0.5))), clusters()),
@@ -243,7 +250,7 @@ def test_it_passes_what_an_author_s_own_method_must_pass(name: str) -> None:
 def test_a_release_has_the_shape_of_a_contribution(name: str, opened: Callable[[str], Opened]) -> None:
     method, _, start, runner, _ = opened(name)
     step = runner._step
-    contribution = jax.eval_shape(method.contribute, start, one_record(name), KEY)
+    contribution = jax.eval_shape(method.contribution, start, one_record(name), KEY, KEY)
     contribution = released(contribution)  # sparse leaves are released as whole tables
     release = step.release(step.blocks.zero())
     for part in (release.total, release.full):
@@ -334,6 +341,11 @@ def test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm(
             # of a standard deviation is about four standard errors, in 15 numbers: a false alarm in 1000.
             assert (np.abs(private[site].mean(0) - draws.mean(0)) < 0.25 * draws.std(0)).all()
             continue
+        if name.startswith("pair_scores,"):
+            # Records draw outcomes by other keys here and there: the posterior moves by a part of its width.
+            assert (np.abs(private[site].mean(0) - draws.mean(0)) < draws.std(0)).all()
+            assert (np.abs(np.log(private[site].std(0) / draws.std(0))) < 0.7).all()
+            continue
         np.testing.assert_allclose(private[site], draws, rtol=2e-3, atol=2e-3)
         assert name.startswith("sgd,") or np.abs(draws - draws.mean(0)).max() > 0.05  # sgd finds one point
 
@@ -371,9 +383,10 @@ def test_one_step_is_a_step_along_the_gradient_of_numpyros_own_elbo(name: str) -
 
 @every
 def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Callable[[str], Opened]) -> None:
-    _, _, start, runner, _ = opened(name)
+    method, _, start, runner, _ = opened(name)
     step = runner._step
-    program = jax.jit(step.contributions.integers)
+    keys = jax.random.split(KEY, step.sizes.chunk) if method.per_record_key else None
+    program = jax.jit(lambda state, rows, key: step.contributions.integers(state, rows, key, keys))
     generator = np.random.default_rng(2)
     for scale in (1e-3, 1.0, 1e6, 1e30):
         # By exactness of the sum, removing a record moves it by that record's own integers.

@@ -17,12 +17,22 @@ METHODS_MAY_IMPORT = {
         "tacit.models.guided",
         "tacit.models.refusals",
         "tacit.models.traced",
+        *("tacit.models.formula", "tacit.models.simulated"),
         *("tacit.facts.column", "tacit.facts.schema"),  # declared facts, which no record is read for
         # What several methods share; methods themselves do not import one another.
         *(
             f"tacit.methods.{name}"
             for name in (
-                *("curvature", "families", "gaussians", "likelihoods", "networks", "regressors"),
+                *(
+                    *("arguments", "covariates", "pair_posterior"),
+                    "curvature",
+                    "families",
+                    "gaussians",
+                    "likelihoods",
+                    "networks",
+                    "polya_gamma",
+                    "regressors",
+                ),
                 *("running", "sites", "sparsity"),
             )
         ),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tacit.methods.logistic import logistic
     from tacit.methods.marginals import marginals
     from tacit.methods.networks import network
+    from tacit.methods.pair_scores import pair_scores
     from tacit.methods.pbp import pbp
     from tacit.methods.sep import sep
     from tacit.methods.sgd import dropout, sgd
@@ -79,6 +80,7 @@ __all__ = [
     "logistic",
     "marginals",
     "network",
+    "pair_scores",
     "pbp",
     "predictions",
     "read_columns",
@@ -127,6 +129,7 @@ _HOME = {
     "logistic": "methods.logistic",
     "marginals": "methods.marginals",
     "network": "methods.networks",
+    "pair_scores": "methods.pair_scores",
     "pbp": "methods.pbp",
     "predictions": "results.effects",
     "read_columns": "engine.disk",

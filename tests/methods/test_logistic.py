@@ -12,7 +12,8 @@ from scipy import special
 
 import tacit
 from tacit.methods.logistic import LogisticState, logistic
-from tacit.methods.running import block_weights, polya_gamma_mean
+from tacit.methods.polya_gamma import polya_gamma_mean
+from tacit.methods.running import block_weights
 from tacit.types import Method, Plan, Release
 
 KEY = jax.random.key(0)

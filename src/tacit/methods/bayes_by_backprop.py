@@ -35,16 +35,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from tacit.methods.arguments import check_positive, moved, records_of
 from tacit.methods.networks import Network, Weights, score
 from tacit.methods.running import (
     BatchMeans,
-    check_positive,
     inner,
     many,
-    moved,
     normals,
     perturbed_average,
-    records_of,
     sample_average_error,
     start_batch_means,
     tail_average,

@@ -40,7 +40,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float32
 
-from tacit.methods.running import Pace, Running, blend, deviation, polya_gamma_mean, polynomial_decay, start
+from tacit.methods.arguments import deviation
+from tacit.methods.polya_gamma import polya_gamma_mean
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start
 from tacit.methods.sparsity import Sparsity, shrunk, unshrunk
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 

@@ -39,10 +39,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import block_diag, solve_triangular
 
+from tacit.methods.arguments import check_positive, moved, records_of
 from tacit.methods.curvature import FAR, TINY, GLMState, Path, averaged, believed, noiseless, whitened
 from tacit.methods.likelihoods import CUT, CUT_SQUARE, FAMILIES, INSIDE_SQUARE, Family
 from tacit.methods.regressors import Regressors, Stds, offset
-from tacit.methods.running import check_positive, cut_normal, moved, records_of, start
+from tacit.methods.running import cut_normal, start
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 STEPS, MOMENTS, SETTLE = 40, 0.1, 0.15

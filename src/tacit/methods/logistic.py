@@ -20,28 +20,16 @@ raised to the size of the noise. Without that nothing is left of a regression wi
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import numpyro.distributions as dist
 
-from tacit.methods.running import (
-    Pace,
-    Running,
-    blend,
-    block_weights,
-    check_positive,
-    polya_gamma_mean,
-    polynomial_decay,
-    start,
-    uniform_average,
-)
-from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
+from tacit.methods.arguments import check_positive
+from tacit.methods.polya_gamma import Outcome, polya_gamma_mean
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start, uniform_average
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release
 
-LARGE = 64
-"""Columns above which the suggested recipe takes subsets."""
 AGREE = 50
 """How often q(w) and q(alpha) are updated in turn after a step."""
 
@@ -54,49 +42,6 @@ class LogisticState(NamedTuple):
     mean: Array
     covariance: Array
     precision: Array
-
-
-class _Outcome(NamedTuple):
-    """What y is, given the predictor."""
-
-    likelihood: str
-    most: float
-    dispersion: float
-
-    def terms(self, record: Record) -> tuple[Array, Array]:
-        """Return kappa and the first argument of the record's Pólya-Gamma variable."""
-        y = record["y"].astype(jnp.float32)
-        if self.likelihood == "negative-binomial":
-            return (y - self.dispersion) / 2, y + self.dispersion
-        trials = record["trials"].astype(jnp.float32) if self.likelihood == "binomial" else jnp.float32(1)
-        return y - trials / 2, trials
-
-    def predict(self, draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
-        psi = jnp.asarray(inputs["x"]) @ draw["w"]
-        if self.likelihood == "negative-binomial":
-            key_rate, key_y = jax.random.split(key)
-            mean = self.dispersion * jnp.exp(psi)
-            return {"mean": mean, "y": jax.random.poisson(key_y, _gamma(key_rate, psi, self.dispersion) * jnp.exp(psi))}
-        trials = jnp.asarray(inputs["trials"]) if self.likelihood == "binomial" else jnp.ones_like(psi)
-        chance = jax.nn.sigmoid(psi)
-        return {"mean": trials * chance, "y": jax.random.binomial(key, trials, chance)}
-
-    def log_likelihood(self, draw: dict[str, Array], record: Record) -> Array:
-        psi = record["x"] @ draw["w"]
-        if self.likelihood == "bernoulli":
-            return dist.Bernoulli(logits=psi).log_prob(record["y"])
-        if self.likelihood == "binomial":
-            return dist.Binomial(record["trials"], logits=psi).log_prob(record["y"])
-        return dist.NegativeBinomial2(self.dispersion * jnp.exp(psi), self.dispersion).log_prob(record["y"])
-
-    def largest(self) -> tuple[float, float]:
-        """Return the largest kappa, and the largest first argument of a Pólya-Gamma variable."""
-        most, dispersion = self.most, self.dispersion
-        return {
-            "bernoulli": (0.5, 1.0),
-            "binomial": (most / 2, most),
-            "negative-binomial": (max(dispersion, most - dispersion) / 2, most + dispersion),
-        }[self.likelihood]
 
 
 def logistic(
@@ -145,16 +90,12 @@ def logistic(
     >>> posterior.draws["w"].shape
     (1000, 2)
     """
-    if likelihood not in ("bernoulli", "binomial", "negative-binomial"):
-        raise ValueError(f'likelihood is {likelihood!r}. Write "bernoulli", "binomial" or "negative-binomial".')
-    check_positive(bound=bound, most=most, dispersion=dispersion, prior=min(prior))
+    check_positive(bound=bound, prior=min(prior))
     shape, rate = prior
-    pace, outcome = pace or polynomial_decay(), _Outcome(likelihood, most, dispersion)
+    pace, outcome = pace or polynomial_decay(), Outcome.of(likelihood, most, dispersion)
 
     def build(plan: Plan) -> Method:
-        placeholder = plan.placeholder
-        _check(placeholder, likelihood)
-        size = placeholder["x"].shape[0]
+        size = outcome.columns(plan.placeholder)
 
         def init(key: Key) -> LogisticState:
             score, curvature = start(jnp.zeros(size)), start(jnp.zeros((size, size)))
@@ -196,76 +137,14 @@ def logistic(
             y = outcome.predict({"w": w}, records, key_y)["y"]
             return {**records, "y": y.astype(jnp.result_type(records["y"]))}, {"w": w, "alpha": alpha}
 
-        largest_score, largest_trials = outcome.largest()
-        # In the order of the dictionary's keys: curvature, score.
-        weights = block_weights((largest_trials / 4 * bound**2, largest_score * bound), (size * size, size))
         return Method(
             init,
             contribute,
             update,
             draw,
-            requirements=_needs(likelihood, most),
-            suggests=Suggestions(
-                clip=1.0,
-                # All records in few steps are best; a large matrix takes subsets, whose outer products sum up faster.
-                rate=1.0 if size <= LARGE else None,
-                steps=5 if size <= LARGE else 50,
-                weights=weights,
-            ),
+            requirements=outcome.requirements(),
+            suggests=outcome.suggestions(bound, size),
             model=Model(outcome.predict, outcome.log_likelihood, simulate),
         )
 
     return MethodFor(build)
-
-
-def _gamma(key: Key, psi: Array, dispersion: float) -> Array:
-    return jax.random.gamma(key, dispersion, psi.shape)
-
-
-def _check(placeholder: Any, likelihood: str) -> None:
-    names = ("x", "y", "trials") if likelihood == "binomial" else ("x", "y")
-    wanted = "{" + ", ".join(f'"{name}": ...' for name in names) + "}"
-    given = sorted(placeholder) if isinstance(placeholder, dict) else type(placeholder).__name__
-    if not isinstance(placeholder, dict) or not set(names) <= set(placeholder):
-        raise ValueError(f"A {likelihood} regression takes records {wanted}; these are {given}.")
-    if np.ndim(placeholder["x"]) != 1 or any(np.ndim(placeholder[name]) for name in names[1:]):
-        shapes = {name: np.shape(placeholder[name]) for name in names}
-        raise ValueError(
-            f"A record of a regression has a vector x and scalars beside it; the shapes are {shapes}. Put all columns "
-            "into one array x with a line for each record: numpy.stack([...], axis=1)."
-        )
-
-
-def _needs(likelihood: str, most: float) -> tuple[Requirement, ...]:
-    def whole(value: Array) -> Array:
-        return value == jnp.round(value)
-
-    if likelihood == "bernoulli":
-        return (
-            Requirement(
-                "y must be 0 or 1. Write y = (label == positive).astype(int).",
-                lambda record: (record["y"] == 0) | (record["y"] == 1),
-                fixed=True,
-            ),
-        )
-    if likelihood == "binomial":
-        return (
-            Requirement(
-                f"trials must be a whole number from 0 to most={most:g} and y one from 0 to trials. Set most=... to "
-                "the largest number of trials that there can be.",
-                lambda record: (
-                    whole(record["y"])
-                    & whole(record["trials"])
-                    & (record["y"] >= 0)
-                    & (record["y"] <= record["trials"])
-                    & (record["trials"] <= most)
-                ),
-            ),
-        )
-    return (
-        Requirement(
-            f"y must be a whole number from 0 to most={most:g}. Set most=... to the largest count that there can be, "
-            "or cut off larger ones: y = numpy.minimum(y, most).",
-            lambda record: whole(record["y"]) & (record["y"] >= 0) & (record["y"] <= most),
-        ),
-    )

@@ -33,7 +33,8 @@ from jax.scipy.special import logsumexp
 
 from tacit.facts.column import Column
 from tacit.facts.schema import Schema, levels_of
-from tacit.methods.running import Running, blend, check_positive, start, uniform_average
+from tacit.methods.arguments import check_positive
+from tacit.methods.running import Running, blend, start, uniform_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Requirement, Suggestions
 
 BINS = 8

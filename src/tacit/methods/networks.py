@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln, ndtr
 from jax.scipy.stats import norm
 
-from tacit.methods.running import check_positive, total
+from tacit.methods.arguments import check_positive
+from tacit.methods.running import total
 from tacit.types import Array, Key, PyTree, Record, Requirement
 
 Weights = dict[str, Array]

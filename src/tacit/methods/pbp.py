@@ -41,8 +41,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
 
+from tacit.methods.arguments import moved, records_of
 from tacit.methods.gaussians import TINY, Moments, Natural, drawn, floored, moments, plus
-from tacit.methods.running import Pace, Running, blend, block_weights, moved, polynomial_decay, records_of, start
+from tacit.methods.running import Pace, Running, blend, block_weights, polynomial_decay, start
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 

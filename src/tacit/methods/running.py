@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
 
-from tacit.types import Array, Key, Plan, PyTree, Release
+from tacit.types import Array, Key, PyTree, Release
 
 MANY = 1 << 16
 """Numbers of which a pass over memory takes longer than to ask whether it is needed."""
@@ -67,12 +66,6 @@ def uniform_average(step: Array) -> Array:
 def polynomial_decay(delay: float = 1.0, power: float = 0.7) -> Pace:
     """Return the pace ``(1 + step / delay) ** -power``: 1 at first, then ever slower."""
     return lambda step: (1 + step / delay) ** -power
-
-
-def polya_gamma_mean(square: Array) -> Array:
-    """Return the mean of a PG(1, c) variable, tanh(c/2) / (2c), from c squared; at most 1/4."""
-    c = jnp.sqrt(jnp.maximum(square, 1e-4))
-    return jnp.where(square < 1e-2, 0.25 - square / 48 + square**2 / 480, jnp.tanh(c / 2) / (2 * c))
 
 
 def block_weights(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
@@ -251,115 +244,3 @@ def hashed(first: Array, second: Array, count: int) -> Array:
             words = (words ^ (words >> shift)) * jnp.uint32(factor)
         words = words ^ (words >> 16)
     return words
-
-
-def check_positive(**values: float) -> None:
-    """Refuse public numbers that are not positive, by their names."""
-    for name, value in values.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without reading the data.")
-
-
-def check_choice(allowed: Sequence[str], **values: str) -> None:
-    """Refuse texts that are none of those allowed, by their names."""
-    for name, value in values.items():
-        if value not in allowed:
-            raise ValueError(f"{name} is {value!r}. Write one of {', '.join(map(repr, allowed))}.")
-
-
-def columns_of(plan: Plan, name: str) -> int:
-    """Return the number of columns in the vector ``x`` of the plan's records, which the method of that name needs."""
-    record = plan.placeholder
-    if not isinstance(record, dict) or "x" not in record or jnp.ndim(record["x"]) != 1:
-        shapes = {name: jnp.shape(value) for name, value in record.items()} if isinstance(record, dict) else None
-        raise ValueError(
-            f'{name} takes records with a vector x, {{"x": columns, "y": ...}}; these are '
-            f"{type(record).__name__ if shapes is None else shapes}. "
-            "Put all columns into one array x with a line for each record: numpy.stack([...], axis=1)."
-        )
-    return int(record["x"].shape[0])
-
-
-def records_of(plan: Plan, name: str, given: int | None = None) -> int:
-    """Return the number of records that a method computes with: the plan's.
-
-    Privacy: public.
-
-    Parameters
-    ----------
-    plan
-        The method's plan.
-    name
-        Of the method.
-    given
-        The method's own argument ``size``, of the release before; refused where the plan has another number.
-    """
-    if given is not None and plan.agrees(given):
-        return given
-    if given is not None:
-        raise ValueError(
-            f"size={given} was given to {name}, and the records are declared with size={plan.size}. One of them is "
-            f"wrong; leave size out of {name}, which takes that of the records."
-        )
-    if plan.size is None:
-        raise ValueError(
-            f"{name} computes with the number of records, and it is not declared, nor may it be counted. Write "
-            "tacit.PrivateData(records, schema, size=1000) with a public figure, about right is enough."
-        )
-    _check_size(plan.size)
-    return plan.size * plan.max_records
-
-
-def moved(size: int | None = None, steps: int | None = None) -> None:
-    """Warn of a factory's arguments that a method takes from its plan now.
-
-    Privacy: public.
-    """
-    if size is not None:
-        warnings.warn(
-            "size= of a method is deprecated: it takes the size of the records. Leave it out, and write "
-            "tacit.PrivateData(records, schema, size=...).",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        _check_size(size)
-    if steps is not None:
-        warnings.warn(
-            "steps= of a method is deprecated: it takes the steps of the fit. Leave it out, and write "
-            "tacit.fit(method, data, budget, steps=...).",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-
-
-def deviation(prior_std: float, name: str, older: float | None, power: float) -> float:
-    """Return a prior's standard deviation, which a deprecated argument may state by another measure.
-
-    Privacy: public.
-
-    Parameters
-    ----------
-    prior_std
-        The standard deviation, as it is given now.
-    name, older
-        The older argument, and its value if it was given.
-    power
-        The standard deviation is the older value to this power.
-    """
-    if older is None:
-        check_positive(prior_std=prior_std)
-        return prior_std
-    check_positive(**{name: older})
-    warnings.warn(
-        f"{name}={older:g} is deprecated: priors are given by their standard deviations. "
-        f"Write prior_std={older**power:g}.",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return float(older**power)
-
-
-def _check_size(size: int) -> None:
-    """Refuse a number of records that cannot be."""
-    if size < 1:
-        raise ValueError(f"size is {size}; it is the public number of records. Write size=1000 for about a thousand.")

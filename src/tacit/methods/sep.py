@@ -30,25 +30,11 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tacit.methods.arguments import check_choice, check_positive, columns_of, deviation, moved, records_of
 from tacit.methods.gaussians import Moments, Natural, bent, drawn, floored, isotropic, moments, plus
-from tacit.methods.running import (
-    Pace,
-    Running,
-    blend,
-    check_choice,
-    check_positive,
-    columns_of,
-    deviation,
-    moved,
-    polynomial_decay,
-    records_of,
-    start,
-)
+from tacit.methods.running import Pace, Running, blend, polynomial_decay, start
 from tacit.methods.sites import Site
-from tacit.types import Array, Key, Method, MethodFor, Model, Plan, Record, Release, Suggestions
-
-LARGE = 64
-"""Columns above which the suggested recipe takes subsets."""
+from tacit.types import Array, Key, Method, MethodFor, Model, Plan, Record, Release
 
 
 class SEPState(NamedTuple):
@@ -123,7 +109,9 @@ def sep(
     share = pace or site.pace or polynomial_decay()
 
     def build(plan: Plan) -> Method:
-        number, columns = records_of(plan, "sep", size), columns_of(plan, "sep") if site.matrices else 0
+        number = records_of(plan, "sep", size)
+        if site.matrices:
+            columns_of(plan, "sep")
         step_of = share if reading == "consistent" else (lambda step: share(step) / number)
 
         def init(key: Key) -> SEPState:
@@ -148,10 +136,6 @@ def sep(
         def draw(state: SEPState, key: Key) -> dict[str, Array]:
             return site.named(drawn(plus(state.prior, state.sites), site.matrices, key))
 
-        suggests = Suggestions(steps=site.steps)
-        if site.matrices:
-            rate, steps = (1.0, 10) if columns <= LARGE else (None, 50)
-            suggests = Suggestions(1.0, rate, site.steps or steps, site.weights(bound, plan.placeholder))
         return Method(
             init,
             contribute,
@@ -159,7 +143,7 @@ def sep(
             draw,
             requirements=site.requirements,
             for_size=number,
-            suggests=suggests,
+            suggests=site.suggestions(bound, plan.placeholder),
             model=Model(site.predictions if site.predict else None),
         )
 

@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from tacit.methods.arguments import moved, records_of
 from tacit.methods.networks import MASK, Network, Weights, score
-from tacit.methods.running import moved, records_of, tail_average
+from tacit.methods.running import tail_average
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 Optimizer: TypeAlias = optax.GradientTransformation

@@ -28,8 +28,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tacit.methods.arguments import check_positive, moved, records_of
 from tacit.methods.networks import Network, Weights, score
-from tacit.methods.running import check_positive, moved, records_of, total
+from tacit.methods.running import total
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
 
 KEPT_NUMBERS = 1 << 24

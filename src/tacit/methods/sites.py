@@ -17,12 +17,15 @@ import numpy as np
 from jax.scipy.special import gammaln, logsumexp
 from jax.scipy.stats import norm
 
+from tacit.methods.arguments import check_positive
 from tacit.methods.gaussians import TINY, Moments, Natural, matrix_site, scalar_site
-from tacit.methods.running import Pace, block_weights, check_positive, polynomial_decay, uniform_average
-from tacit.types import Array, Key, PyTree, Record, Requirement
+from tacit.methods.running import Pace, block_weights, polynomial_decay, uniform_average
+from tacit.types import Array, Key, PyTree, Record, Requirement, Suggestions
 
 NODES = 64
 """Of the Gauss-Hermite rule."""
+LARGE = 64
+"""Columns above which the suggested recipe takes subsets."""
 POINTS = 256
 """Fixed points for integrals over several predictors."""
 BINARY = Requirement(
@@ -107,12 +110,15 @@ class Site(NamedTuple):
         # A site of a predictor is a site of the weights of rank one.
         return Natural(jax.vmap(lambda nu: nu * x)(nu), jax.vmap(lambda tau: jnp.outer(tau * x, x))(tau))
 
-    def weights(self, bound: float, placeholder: Record) -> tuple[float, float]:
-        """Return the weights that share the noise between the two parts of a record's site."""
+    def suggestions(self, bound: float, placeholder: Record) -> Suggestions:
+        """Return what suits ``tacit.sep`` with this site: with few columns, all records in few steps."""
+        if not self.matrices:
+            return Suggestions(steps=self.steps)
         columns = placeholder["x"].shape[0]
         size = math.prod(jax.eval_shape(lambda key: self.start(placeholder, key), jax.random.key(0)).shape)
-        linear, precision = block_weights(self.usual(bound, columns), (size, size * columns))
-        return linear, precision
+        rate, steps = (1.0, 10) if columns <= LARGE else (None, 50)
+        weights = block_weights(self.usual(bound, columns), (size, size * columns))
+        return Suggestions(1.0, rate, self.steps or steps, weights)
 
     def named(self, w: PyTree) -> dict[str, Array]:
         """Return a draw of the weights by name: ``w``, where they have no names of their own."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from tacit.methods.arguments import deviation
 from tacit.methods.gaussians import Natural, moments, plus
-from tacit.methods.running import deviation
 from tacit.methods.sep import sep
 from tacit.methods.sites import Site
 from tacit.results.posterior import Posterior

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tacit.methods.arguments import check_positive
 from tacit.methods.families._common import (
     TINY,
     all_counts,
@@ -18,7 +19,7 @@ from tacit.methods.families._common import (
     x_of,
 )
 from tacit.methods.families._family import Family, FamilyFor
-from tacit.methods.running import check_positive, cut_normal
+from tacit.methods.running import cut_normal
 from tacit.types import Array, Key, PyTree, Record, Requirement
 
 

@@ -7,10 +7,10 @@ import math
 import jax
 import jax.numpy as jnp
 
+from tacit.methods.arguments import check_positive
 from tacit.methods.families._common import check_at_least, pack, raised, shortened, unpack, x_of
 from tacit.methods.families._family import Family, FamilyFor
 from tacit.methods.families._linear import Solved, draw_normal_gamma, explained, log_normal_gamma, regression
-from tacit.methods.running import check_positive
 from tacit.types import Array, Key, PyTree, Record
 
 

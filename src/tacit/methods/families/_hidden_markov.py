@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
+from tacit.methods.arguments import check_positive
 from tacit.methods.families._common import all_counts, check_at_least, log_dirichlet, need_symbols, x_of
 from tacit.methods.families._family import Family, FamilyFor
-from tacit.methods.running import check_positive
 from tacit.types import Array, Key, PyTree, Record
 
 

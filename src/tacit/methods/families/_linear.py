@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 
+from tacit.methods.arguments import check_positive
 from tacit.methods.families._common import LOG_2PI, pack, raised, shortened, unpack, x_of
 from tacit.methods.families._family import Family, FamilyFor
-from tacit.methods.running import check_positive, inner
+from tacit.methods.running import inner
 from tacit.types import Array, Key, PyTree, Record
 
 

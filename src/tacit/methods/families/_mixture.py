@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp, multigammaln
 
+from tacit.methods.arguments import check_positive
 from tacit.methods.families._common import (
     LOG_2PI,
     TINY,
@@ -22,7 +23,6 @@ from tacit.methods.families._common import (
     x_of,
 )
 from tacit.methods.families._family import Family, FamilyFor
-from tacit.methods.running import check_positive
 from tacit.types import Array, Key, PyTree, Record
 
 

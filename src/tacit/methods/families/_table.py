@@ -12,9 +12,10 @@ import numpy as np
 from jax.scipy.special import gammaln, logsumexp
 
 from tacit.facts.schema import Schema, levels_of
+from tacit.methods.arguments import check_positive
 from tacit.methods.families._common import LOG_2PI, TINY, check_at_least, log_dirichlet, nearest_counts, whole_within
 from tacit.methods.families._family import Family
-from tacit.methods.running import check_positive, cut_normal
+from tacit.methods.running import cut_normal
 from tacit.types import Array, Key, PyTree, Record, Requirement
 
 
