@@ -43,7 +43,7 @@ CACHED_CHUNK = 64
 SMALLEST_TAIL = 64
 """A last chunk of fewer records is filled up: matrix products of few rows are computed in another way."""
 FAINT = 2.0**-80
-"""A leaf whose factor has a smaller squared norm counts as zero: its norm could not be told in float32."""
+"""A leaf whose factor has a smaller squared norm counts as zero: its norm is below what float32 resolves."""
 
 
 class Factoring(NamedTuple):

@@ -241,7 +241,7 @@ def _configuration() -> list[tuple[str, str]]:
 
 
 def _processor() -> list[str]:
-    """Name the processor and its instruction set, for which the program is compiled; nothing where it is not told."""
+    """Name the processor and its instruction set, for which the program is compiled; nothing where they are unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -290,7 +290,7 @@ def seal(
 
 
 def gathered(value: np.ndarray) -> np.ndarray:
-    """Return what every process told, along a new leading axis."""
+    """Return what every process sent, along a new leading axis."""
     if jax.process_count() == 1:
         return value[None]
     return np.asarray(multihost_utils.process_allgather(value)).reshape(jax.process_count(), *value.shape)

@@ -52,7 +52,7 @@ class Sizes:
     room, width
         Records in the largest subset; the same in whole chunks.
     words, word_groups
-        Random words of a step, and groups of them of which the least is told.
+        Random words of a step, and groups of them of which the least is reported.
     external_words
         Whether those words are made outside of JAX.
     steps_drawn, steps_per_call

@@ -89,8 +89,8 @@ def glm(
     groups
         Columns of a record beside ``x`` and ``y`` that hold the codes 0, 1, ... of a group, with their numbers of
         levels: ``{"clinic": 20}``. Levels have effects from a normal distribution whose standard deviation is unknown.
-        The first column of ``x`` must then be 1. A record with another code counts for nothing, without a word, unless
-        a schema that declares it refused it before.
+        The first column of ``x`` must then be 1. A record with another code contributes nothing, without a warning,
+        unless a schema that declares it refused it before.
     group_std
         Scale of the half-normal prior of the groups' standard deviations.
     noise_std

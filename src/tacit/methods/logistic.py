@@ -66,8 +66,8 @@ def logistic(
         Largest norm of ``x``, public. Longer ones are shortened to it. Scale the columns by public figures so that most
         records are just within it; a column of ones gives the intercept.
     most
-        Largest number of trials (binomial) or largest count (negative-binomial), public. A record with more counts for
-        nothing, without a word, unless a schema that declares it refused it before.
+        Largest number of trials (binomial) or largest count (negative-binomial), public. A record with more contributes
+        nothing, without a warning, unless a schema that declares it refused it before.
     dispersion
         Of the negative-binomial, public: the variance is ``mean + mean**2 / dispersion``.
     prior

@@ -83,7 +83,7 @@ def network(
     likelihood
         Of ``y`` given the outputs. "categorical": outputs are logits, y a class from 0. "gaussian": the output is the
         mean. "bernoulli": a logit, y 0 or 1. "poisson": the log of the mean, y a count. A record whose y is no class of
-        a "categorical" one counts for nothing, without a word, unless a schema that declares y refused it before.
+        a "categorical" one contributes nothing, without a warning, unless a schema that declares y refused it before.
     noise
         Standard deviation of a "gaussian" likelihood: a number, "learned", or "output": the network gives the mean and
         the log of the standard deviation, in this order, so that the noise depends on the input.

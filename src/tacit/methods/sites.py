@@ -266,8 +266,8 @@ def softmax(classes: int, alpha: float = 1.0) -> Site:
 
     Its probabilities are softmax(x'w_1, ..., x'w_K).
 
-    A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
-    The integral over the K predictors is a mean over 256 fixed points, in pairs of opposite ones: an approximation.
+    A record whose y is no such class contributes nothing, without a warning, unless a schema that declares y refused
+    it. The integral over the K predictors is a mean over 256 fixed points, in pairs of opposite ones: an approximation.
 
     Privacy: public.
     """
@@ -296,8 +296,8 @@ def softmax(classes: int, alpha: float = 1.0) -> Site:
 def multi_probit(classes: int) -> Site:
     """Return the site of multi-class probit regression: y is the class whose x'w_k plus unit noise is largest.
 
-    For independent predictors that is an integral in one dimension, done by quadrature: no approximation.
-    A record whose y is no such class counts for nothing, without a word, unless a schema that declares y refused it.
+    For independent predictors that is an integral in one dimension, done by quadrature: no approximation. A record
+    whose y is no such class contributes nothing, without a warning, unless a schema that declares y refused it.
 
     Privacy: public.
     """

@@ -62,8 +62,8 @@ def leave_room(slack: float, budget: Budget) -> None:
     """
     if slack > RESERVE * budget.delta:
         raise ValueError(
-            f"At epsilon {budget.epsilon:g} a delta of {budget.delta:g} leaves no room for what the samplers lack in "
-            "exactness. Ask for a smaller epsilon or a larger delta."
+            f"At epsilon {budget.epsilon:g} a delta of {budget.delta:g} is too small for the numerical slack of the "
+            "noise sampler, which is part of delta. Ask for a smaller epsilon or a larger delta."
         )
 
 
@@ -81,7 +81,7 @@ def too_large(budget: Budget, data: PrivateData) -> str:
 
 
 def left_out(built: Method, data: PrivateData) -> str:
-    """Return, where no schema does, which records counted for nothing without a word; or nothing.
+    """Return, where no schema does, which records contributed nothing without a warning; or nothing.
 
     Privacy: public. It looks at what the method asks for, not at records.
     """

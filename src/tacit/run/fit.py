@@ -94,8 +94,8 @@ def fit(
         How steps are computed. "reference" takes one record at a time, by the short program that a reviewer reads
         (``tacit.wall``), and is slow. The certificate names the engine.
     force
-        Whether to fit a formula of which no coefficient is foreseen to be told from its prior. Where some will stay at
-        their prior, a warning names them before anything is spent.
+        Whether to fit a formula no coefficient of which is expected to be distinguishable from its prior. Where some
+        will stay at their prior, a warning names them before anything is spent.
 
     Returns
     -------

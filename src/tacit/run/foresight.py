@@ -68,7 +68,7 @@ class Foresight:
 
     @property
     def is_noise(self) -> bool:
-        """Whether no coefficient can be told from its prior."""
+        """Whether no coefficient can be distinguished from its prior."""
         return max(self.contraction.values()) < NOTHING
 
     def __str__(self) -> str:

@@ -146,7 +146,7 @@ def built_for(method: Method | MethodFor | Callable[..., Any], plan: Plan) -> Me
 
 
 def refuse_unsuited(built: Method, plan: Plan) -> None:
-    """Refuse settings under which a method would give wrong answers without a word.
+    """Refuse settings under which a method would give wrong answers without a warning.
 
     Privacy: public.
     """

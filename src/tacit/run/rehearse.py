@@ -137,7 +137,7 @@ def rehearse(
 
 
 def _spread(calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Make all calls, in parallel if joblib was told so."""
+    """Make all calls, in parallel where joblib is set up so."""
     joblib = sys.modules.get("joblib")
     if joblib is None:  # who says parallel_config has imported it
         return [function(*arguments) for function, *arguments in calls]

@@ -129,7 +129,7 @@ def _check_contributions(case: Case) -> None:
             if not finite(alone):
                 raise MethodError(
                     f"The contribution of record {place} is not finite. The wall counts it as zero, so the record is "
-                    "lost without a word. Bound what is divided by, and the arguments of exp and log."
+                    "lost without a warning. Bound what is divided by, and the arguments of exp and log."
                 )
             if where := apart(alone, mine, BATCHED):
                 raise MethodError(

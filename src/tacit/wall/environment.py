@@ -28,7 +28,7 @@ TELLING_SETTINGS = {
         for kind in ("nan", "divide", "oob")
     },
 }
-"""Settings of JAX, the value under which nothing is told, and what any other value does."""
+"""Settings of JAX, the value under which nothing is reported, and what any other value does."""
 LOGS = ("TF_CPP_MAX_VLOG_LEVEL", "TF_CPP_VMODULE")
 """Variables that make XLA log what it compiles."""
 

@@ -30,7 +30,7 @@ from tacit.wall.units import Unit, sum_over_unit
 SEGMENTS = 50
 """A run stops this many times: for the ledger, the checkpoint, and to tie noise to the program."""
 MADE_UP = 8
-"""Made-up records by which a program is told from another."""
+"""Made-up records that distinguish one program from another."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""A batch's arrays, told from its constants."""
+"""A batch's arrays, and its constants apart from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Form(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The arguments of an update: the arrays of a batch, told from the constants beside them."""
+    """The arguments of an update: the arrays of a batch, and the constants beside them."""
 
     form: Form
     rows: list[Array]

@@ -57,7 +57,7 @@ STATELESS = (
 )
 """Transformers of scikit-learn whose fit looks at the number of columns only, and which take records one by one."""
 TRIED = 5
-"""Made-up records on which a function of whole tables is told from one of single records."""
+"""Made-up records on which functions of whole tables are distinguished from those of single records."""
 
 
 class _Private(BaseEstimator):  # type: ignore[misc]

@@ -84,7 +84,7 @@ def categorical(categories: int, *, concentration: float = 1.0) -> FamilyFor:
     """Fit probabilities to the categories of a record ``{"x": whole number(s) from 0}``, with a Dirichlet prior.
 
     With a vector ``x`` a record counts as so many draws from the same probabilities; -1 fills up shorter ones. A record
-    with any other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.
+    with any other number contributes nothing, without a warning, unless a schema that declares ``x`` refused it.
 
     Privacy: public.
     """

@@ -16,7 +16,7 @@ def hidden_markov(states: int, symbols: int, *, concentration: float = 1.0) -> F
     """Find hidden states behind sequences of symbols: a record is ``{"x": whole numbers from 0}``, one sequence.
 
     Sequences are filled up to one length with -1, at any place. All probabilities have Dirichlet priors. A record with
-    any other number counts for nothing, without a word, unless a schema that declares ``x`` refused it.
+    any other number contributes nothing, without a warning, unless a schema that declares ``x`` refused it.
 
     Privacy: public. One whole sequence is one record.
     """
