@@ -152,7 +152,7 @@ def test_the_posterior_finds_where_the_release_comes_from() -> None:
 
 
 def test_made_up_covariates_are_like_the_true_ones() -> None:
-    """At a noise of a few counts: means, spreads and a correlation within a tenth, shares of levels within .03."""
+    """At a noise of a few counts: means, spreads, correlations and shares of levels; of a long tail, what noise hides is cut."""
     facts = tacit.Schema({"x": {"low": -40, "high": 40}, "v": {"low": 0, "high": 50}, "g": {"levels": ["a", "b", "c"]}})
     rng, size = np.random.default_rng(2), 20_000
     g = rng.choice(3, size, p=[0.5, 0.3, 0.2])
@@ -174,7 +174,7 @@ def test_made_up_covariates_are_like_the_true_ones() -> None:
     drawn = {name: np.asarray(column) for name, column in covariates.draw(table, KEY, size, jnp.float32(0)).items()}
     for name in ("x", "v"):
         assert abs(drawn[name].mean() - true[name].mean()) < 0.1 * true[name].std()
-        assert 0.85 < drawn[name].std() / true[name].std() < 1.2
+        assert (0.75 if name == "v" else 0.9) < drawn[name].std() / true[name].std() < 1.1
     shares = [np.bincount(column, minlength=3) / size for column in (drawn["g"], true["g"])]
     assert np.abs(shares[0] - shares[1]).max() < 0.03
 
