@@ -152,7 +152,7 @@ def test_the_posterior_finds_where_the_release_comes_from() -> None:
 
 
 def test_made_up_covariates_are_like_the_true_ones() -> None:
-    """At a noise of a few counts: means, spreads, correlations and shares of levels; of a long tail, what noise hides is cut."""
+    """At a noise of a few counts: means, spreads, correlations, shares of levels. What noise hides of a tail is cut."""
     facts = tacit.Schema({"x": {"low": -40, "high": 40}, "v": {"low": 0, "high": 50}, "g": {"levels": ["a", "b", "c"]}})
     rng, size = np.random.default_rng(2), 20_000
     g = rng.choice(3, size, p=[0.5, 0.3, 0.2])

@@ -240,6 +240,9 @@ def _unit(matrix: Array) -> Array:
 
 
 def made_up(placeholder: Record, columns: PyTree, count: int) -> PyTree:
-    """Return the placeholder so many times, with other columns in it."""
+    """Return the placeholder so many times, with other columns in it.
+
+    Privacy: public.
+    """
     rows = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], count, 0), placeholder)
     return {**rows, **columns}
