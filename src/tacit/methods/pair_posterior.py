@@ -234,8 +234,7 @@ class PairModel:
             mean, jacobian = residuals(delta)
             left, along = whiten @ (released - mean), whiten @ jacobian
             value, slope, curvature = self._prior(state, delta)
-            value = jnp.nan_to_num(value - left @ left / 2, nan=-jnp.inf)
-            return value, slope + along.T @ left, along.T @ along + curvature
+            return value - left @ left / 2, slope + along.T @ left, along.T @ along + curvature
 
         return _climbed(evaluated, d)
 
@@ -277,7 +276,7 @@ def _climbed(evaluated: Callable[[Array], tuple[Array, Array, Array]], size: int
         step = step * jnp.minimum(1, LONGEST / (jnp.linalg.norm(step) + 1e-9))
         there = best + pace * step
         found = evaluated(there)
-        better = found[0] >= value
+        better = (found[0] >= value) & jnp.all(jnp.isfinite(jnp.append(found[1], jnp.sum(found[2]))))
         new = (there, *found, jnp.minimum(2 * pace + (pace == 0), 1))
         old = (best, value, slope, curvature, 0.4 * pace)
         return jax.tree.map(lambda new, old: jnp.where(better, new, old), new, old)
