@@ -117,7 +117,10 @@ class PairModel:
             drawn = self.score(state.place, record, self.reading.simulated(state.place, record, key))
             return _clipped(state.whitening @ (shown - drawn), state.clip)
 
-        pairs, squares = jax.vmap(pair)(jax.random.split(record_key, self.simulations))
+        # JAX draws counts by its own generator only; the wall's gives it a key for this record and step.
+        words = jax.random.bits(record_key, (2,), jnp.uint32)
+        keys = jax.random.split(jax.random.wrap_key_data(words, impl="threefry2x32"), self.simulations)
+        pairs, squares = jax.vmap(pair)(keys)
         return jnp.mean(pairs, 0), jnp.mean(squares)
 
     def rows(self, table: Table, key: Key, wobble: Array) -> PyTree:
