@@ -23,6 +23,7 @@ from tacit.methods.covariates import Covariates
 from tacit.methods.pair_scores import PairsState, pair_scores
 from tacit.models.simulated import SimulatedModel
 from tacit.types import Method, Plan, Release
+from tacit.wall import keys
 
 KEY = jax.random.key(0)
 KEYS = jax.random.split(KEY)
@@ -72,11 +73,11 @@ def test_no_record_is_longer_than_the_clip(family: str) -> None:
     high = {"bernoulli": 1, "poisson": 1000, "gaussian": 20}[family]
     extreme = [(x, g, y) for x in (-10.0, 0.0, 10.0) for g in (0, 2) for y in (-20 * (family == "gaussian"), high)]
     rows = {name: jnp.asarray(column) for name, column in zip("xgy", zip(*extreme, strict=True), strict=True)}
-    keys = jax.random.split(KEY, len(extreme))
+    each = jax.random.split(KEY, len(extreme))
     for step in (0, 1, 2, 4, module.STEPS - 1):
         at = state._replace(step=jnp.int32(step))
-        found = jax.jit(jax.vmap(method.contribute, (None, 0, None, 0)))(at, rows, KEY, keys)
-        squares = sum(jnp.sum(leaf.reshape(len(keys), -1) ** 2, 1) for leaf in jax.tree.leaves(found))
+        found = jax.jit(jax.vmap(method.contribute, (None, 0, None, 0)))(at, rows, KEY, each)
+        squares = sum(jnp.sum(leaf.reshape(len(each), -1) ** 2, 1) for leaf in jax.tree.leaves(found))
         assert np.all(np.asarray(squares) <= 1 + 1e-5)
         assert np.all(np.asarray(squares) > 0)
 
@@ -114,11 +115,19 @@ def test_the_mean_at_the_truth_is_zero(family: str) -> None:
     assert np.any(deviations(place + 0.3) > 6)
 
 
+def test_counts_are_drawn_by_the_keys_of_the_wall() -> None:
+    method, state = built("poisson")
+    record = {"x": jnp.float32(1), "g": jnp.int32(1), "y": jnp.int32(2)}
+    found = jax.jit(method.contribute)(state, record, KEY, keys.from_bytes(bytes(32)))
+    assert np.all(np.isfinite(found["score"]))
+    assert np.any(found["score"] != 0)
+
+
 def test_records_draw_by_their_own_keys() -> None:
     method, state = built("gaussian")
     record = {"x": jnp.float32(1), "g": jnp.int32(1), "y": jnp.float32(2)}
     contribute = jax.jit(method.contribute)
-    scores = [np.asarray(contribute(state, record, *keys)["score"]) for keys in itertools.product(KEYS, KEYS)]
+    scores = [np.asarray(contribute(state, record, *both)["score"]) for both in itertools.product(KEYS, KEYS)]
     assert np.array_equal(scores[0], scores[2])
     assert not np.array_equal(scores[0], scores[1])
 
@@ -152,7 +161,7 @@ def test_the_posterior_finds_where_the_release_comes_from() -> None:
 
 
 def test_made_up_covariates_are_like_the_true_ones() -> None:
-    """At a noise of a few counts: means, spreads and a correlation within a tenth, shares of levels within .03."""
+    """At a noise of a few counts: means, spreads, correlations, shares of levels. What noise hides of a tail is cut."""
     facts = tacit.Schema({"x": {"low": -40, "high": 40}, "v": {"low": 0, "high": 50}, "g": {"levels": ["a", "b", "c"]}})
     rng, size = np.random.default_rng(2), 20_000
     g = rng.choice(3, size, p=[0.5, 0.3, 0.2])
@@ -174,7 +183,7 @@ def test_made_up_covariates_are_like_the_true_ones() -> None:
     drawn = {name: np.asarray(column) for name, column in covariates.draw(table, KEY, size, jnp.float32(0)).items()}
     for name in ("x", "v"):
         assert abs(drawn[name].mean() - true[name].mean()) < 0.1 * true[name].std()
-        assert 0.85 < drawn[name].std() / true[name].std() < 1.2
+        assert (0.75 if name == "v" else 0.9) < drawn[name].std() / true[name].std() < 1.1
     shares = [np.bincount(column, minlength=3) / size for column in (drawn["g"], true["g"])]
     assert np.abs(shares[0] - shares[1]).max() < 0.03
 

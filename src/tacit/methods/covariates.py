@@ -5,8 +5,9 @@
     u_j = Phi^-1(F_j(x_j));  M = sum u u' / N                   twice, the second time in coordinates where M is about I
     a made-up record:  z ~ N(0, R),  x_j = F_j^-1(Phi(z_j))     R from M, for a posterior with noise like M's
 
-Levels, and whole numbers with few values, have a bin each; their scores are at the middle of the bin's mass, which
-weakens correlations by a known factor. Counts and products of a record have norm 1 at most. Everything after the wall
+Tails that the noise hides are left out: what they would add to the information is not claimed. Levels, and whole
+numbers with few values, have a bin each; their scores are at the middle of the bin's mass, which weakens correlations
+by a known factor. Counts and products of a record have norm 1 at most. Everything after the wall
 is post-processing.
 """
 
@@ -239,6 +240,9 @@ def _unit(matrix: Array) -> Array:
 
 
 def made_up(placeholder: Record, columns: PyTree, count: int) -> PyTree:
-    """Return the placeholder so many times, with other columns in it."""
+    """Return the placeholder so many times, with other columns in it.
+
+    Privacy: public.
+    """
     rows = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], count, 0), placeholder)
     return {**rows, **columns}

@@ -117,7 +117,10 @@ class PairModel:
             drawn = self.score(state.place, record, self.reading.simulated(state.place, record, key))
             return _clipped(state.whitening @ (shown - drawn), state.clip)
 
-        pairs, squares = jax.vmap(pair)(jax.random.split(record_key, self.simulations))
+        # JAX draws counts by its own generator only; the wall's gives it a key for this record and step.
+        words = jax.random.bits(record_key, (2,), jnp.uint32)
+        keys = jax.random.split(jax.random.wrap_key_data(words, impl="threefry2x32"), self.simulations)
+        pairs, squares = jax.vmap(pair)(keys)
         return jnp.mean(pairs, 0), jnp.mean(squares)
 
     def rows(self, table: Table, key: Key, wobble: Array) -> PyTree:
@@ -234,8 +237,7 @@ class PairModel:
             mean, jacobian = residuals(delta)
             left, along = whiten @ (released - mean), whiten @ jacobian
             value, slope, curvature = self._prior(state, delta)
-            value = jnp.nan_to_num(value - left @ left / 2, nan=-jnp.inf)
-            return value, slope + along.T @ left, along.T @ along + curvature
+            return value - left @ left / 2, slope + along.T @ left, along.T @ along + curvature
 
         return _climbed(evaluated, d)
 
@@ -277,7 +279,7 @@ def _climbed(evaluated: Callable[[Array], tuple[Array, Array, Array]], size: int
         step = step * jnp.minimum(1, LONGEST / (jnp.linalg.norm(step) + 1e-9))
         there = best + pace * step
         found = evaluated(there)
-        better = found[0] >= value
+        better = (found[0] >= value) & jnp.all(jnp.isfinite(jnp.append(found[1], jnp.sum(found[2]))))
         new = (there, *found, jnp.minimum(2 * pace + (pace == 0), 1))
         old = (best, value, slope, curvature, 0.4 * pace)
         return jax.tree.map(lambda new, old: jnp.where(better, new, old), new, old)
