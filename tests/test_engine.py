@@ -177,7 +177,7 @@ def program_of(number: int) -> Program:
     if number % 20 == 9:  # words of AES, in several parts
         kinds, count, most, sigma = ["long"], 3, 1, 4.0
     if number % 20 == 10:  # sums beyond what float32 holds
-        kinds, count, rate, sigma, clip = ["aligned"], 400, 1.0, 0.3, 2.1
+        kinds, count, rate, sigma, clip = ["aligned"], 400, 1.0, 0.15, 4.0
         weighted = False
     if number % 20 == 13:  # four chunks of 160, beyond the public number of them, and a full last one of 120
         kinds, count, rate, size = ["outer"], 760, 1.0, 280
@@ -340,7 +340,8 @@ def ties(reference: Reference, state: State, secret: bytes, step: int) -> list[n
     A record that is shortened is multiplied by its norm, which two programs may round in another last bit; under
     weights they may multiply a weight, the clip and the radius in another order (docs/proofs/clipping.md, B1 and B2).
     Any other number is a contribution times 1 / clip times the radius, in one order or the other: either product is
-    rounded twice, so that both lie within four roundings. Of numbers farther from a half every bit must be the same.
+    rounded twice, so that both lie within four roundings; once, to the same, where the clip is a power of two. Of
+    numbers farther from a half every bit must be the same.
     """
     near = [np.zeros(released_size(leaf)) for leaf in reference.layout.leaves]
     rounding = (clip.additions(reference.layout.length) + 16) * clip.UNIT_ROUNDOFF
@@ -348,6 +349,8 @@ def ties(reference: Reference, state: State, secret: bytes, step: int) -> list[n
     for record in contributed(reference, state, secret, step):
         shortened = math.sqrt(sum(float(np.sum(mine**2)) for _, mine in record)) >= full
         several = shortened or reference.mechanism.weights is not None
+        if not several and math.frexp(reference.mechanism.clip)[0] == 0.5:
+            continue
         slack = rounding if several else 4 * clip.UNIT_ROUNDOFF
         for total, (places, mine) in zip(near, record, strict=True):
             total[places] += np.abs(np.abs(mine - np.floor(mine)) - 0.5) <= slack * np.abs(mine)
