@@ -144,7 +144,7 @@ class Covariates:
         first, last = self._certain(counts, jnp.sqrt(variance))
         place = jnp.arange(self.most)
         near = (place >= first[:, None] - 1) & (place <= last[:, None])
-        inside = self._inside & (near | self._apart[:, None])
+        inside = jnp.asarray(self._inside) & (near | self._apart[:, None])
         counts = jax.vmap(_on_simplex, (0, 0, None))(counts, inside, size)
         return table._replace(counts=counts, cumulative=_cumulative(counts + 1e-6 * size * inside))
 
