@@ -72,19 +72,17 @@ class Covariates:
                 "or levels are needed to make records up."
             )
         self.columns = {name: schema.columns[name] for name in names}
-        low, high, bins, apart, whole = [], [], [], [], []
+        columns: list[tuple[float, float, int, bool, bool]] = []
         for column in self.columns.values():
             first, last = (0, len(column.levels) - 1) if column.levels is not None else (column.low, column.high)
             assert first is not None
             assert last is not None
             of_its_own = (column.kind != "real" and last - first < BINS) or column.levels is not None
-            for _ in range(math.prod(column.shape)):
-                low.append(first - 0.5 * of_its_own)
-                high.append(last + 0.5 * of_its_own)
-                bins.append(int(last - first) + 1 if of_its_own else BINS)
-                apart.append(of_its_own)
-                whole.append(column.kind != "real")
-        self.number = len(low)
+            beyond, number = (0.5, int(last - first) + 1) if of_its_own else (0.0, BINS)
+            facts = (first - beyond, last + beyond, number, of_its_own, column.kind != "real")
+            columns += [facts] * math.prod(column.shape)
+        self.number = len(columns)
+        low, high, bins, apart, whole = zip(*columns, strict=True) if columns else [()] * 5
         self._low, self._high = np.array(low, np.float32), np.array(high, np.float32)
         self._bins, self._apart, self._whole = np.array(bins, np.int32), np.array(apart, bool), np.array(whole, bool)
         self.most = max(bins, default=0)
@@ -111,7 +109,8 @@ class Covariates:
 
     def records(self, values: Array) -> dict[str, Array]:
         """Return vectors, one in each line, as columns of records."""
-        found, place = {}, 0
+        found: dict[str, Array] = {}
+        place = 0
         for name, column in self.columns.items():
             size = math.prod(column.shape)
             found[name] = values[:, place : place + size].reshape(-1, *column.shape).astype(column.dtype)
