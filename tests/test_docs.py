@@ -100,7 +100,7 @@ def test_sketches_of_methods_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> 
     columns = {"x": random.normal(size=(20, 2)).astype(np.float32), "y": np.arange(20) % 2}
     network = {"images": images.astype(np.float32), "labels": np.arange(20) % 10, "new_images": images[:3]}
     more = {"new": columns["x"][:3], "key": jax.random.key(1)}
-    known = {"eqx": eqx, "jax": jax, "tacit": tacit, **columns, **network, **more}
+    known = {"eqx": eqx, "jax": jax, "np": np, "tacit": tacit, **columns, **network, **more}
     blocks = list(python_blocks((ROOT / "docs/methods.md").read_text(encoding="utf-8")))
     for block in blocks:
         exec(compile(block, "docs/methods.md", "exec", dont_inherit=True), known)

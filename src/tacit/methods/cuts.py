@@ -104,6 +104,7 @@ def _cut(column: Column, bins: int | Sequence[float | int] | None) -> Cut:
 
 
 def check_known(names: Iterable[str], columns: Mapping[str, Any]) -> None:
+    """Refuse names that are no columns of the schema."""
     unknown = sorted(set(names) - set(columns))
     if unknown:
         raise ValueError(f"The schema has no columns {unknown}. Those it has are {list(columns)}.")

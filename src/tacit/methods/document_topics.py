@@ -68,7 +68,7 @@ def lines_of(table: Array, record: Record) -> tuple[Array, Array]:
 
 
 def swept(likelihood: Array, count: Array, alpha: float, sweeps: int) -> tuple[Array, Array]:
-    """Revise a document's topics; return exp(E log theta) up to a factor, and each word's sum of it over the topics."""
+    """Update a document's topics; return exp(E log theta) up to a factor, and each word's sum of it over the topics."""
 
     def revise(_: Any, gamma: Array) -> Array:
         weight = jnp.exp(digamma(gamma))

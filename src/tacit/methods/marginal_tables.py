@@ -116,6 +116,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, queries: Sequence[Names], sizes: Mapping[str, int]) -> Layout:
+        """Return the layout of the marginals that are asked for, and of all below them."""
         sets = sorted(dict.fromkeys(one for query in queries for one in subsets(query)), key=len)
         shapes = {one: tuple(sizes[name] - 1 for name in one) for one in sets}
         places = _ranges(shapes)
@@ -137,9 +138,11 @@ class Layout(NamedTuple):
         return cls(shapes, places, orders, asked, where, basis, matrix, summed)
 
     def named(self, vector: Array) -> dict[str, Array]:
+        """Return the part of each marginal, by its name."""
         return {":".join(one): vector[place].reshape(self.shapes[one]) for one, place in self.places.items()}
 
     def vector(self, named: Mapping[str, Array]) -> Array:
+        """Join the parts of all marginals."""
         return jnp.concatenate([jnp.ravel(named[":".join(one)]) for one in self.shapes])
 
     def potentials(self, vector: Array) -> list[tuple[Names, Array]]:

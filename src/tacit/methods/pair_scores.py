@@ -1,4 +1,4 @@
-"""Pair scores: honest intervals for any model that can draw a record's outcomes.
+"""Pair scores: a posterior for any model that can draw a record's outcomes.
 
     s(y) = grad_w log p(y | x, w)
     made-up covariates x, from released counts and products           tacit.methods.covariates
@@ -46,7 +46,7 @@ ROUNDS, GROWTH = 12, 1.5
 
 
 def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simulations: int = 8) -> MethodFor:
-    """Fit a model that can draw outcomes, with intervals that account for the privacy noise.
+    """Fit a model that can draw outcomes by scores of exchangeable pairs; the coverage is still being measured.
 
     For up to about 60 latents in unconstrained coordinates, whose posterior is about normal there. A step takes all
     records by default; the number of records must be declared, and about right is enough.
@@ -67,6 +67,17 @@ def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simu
     -------
     MethodFor
         To be handed to ``tacit.fit``. Draws are named by the model's latents.
+
+    Examples
+    --------
+    >>> import numpy as np, tacit
+    >>> schema = tacit.Schema({"age": {"low": 20, "high": 80}, "ill": {"levels": ["no", "yes"]}}, size=200)
+    >>> method = tacit.pair_scores(tacit.formula("ill ~ age", schema, family="bernoulli"))
+    >>> age = np.linspace(20, 80, 200)
+    >>> data = tacit.PrivateData({"age": age, "ill": np.where(age > 60, "yes", "no")}, schema)
+    >>> posterior = tacit.fit(method, data, tacit.Budget(3.0, 1e-6), steps=20, progress=False)
+    >>> sorted(posterior.draws)
+    ['Intercept', 'age']
     """
     if isinstance(model, Formula):
         schema = model.schema

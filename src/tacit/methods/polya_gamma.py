@@ -49,6 +49,7 @@ class Outcome(NamedTuple):
         return y - trials / 2, trials
 
     def predict(self, draw: dict[str, Array], inputs: PyTree, key: Key) -> dict[str, Array]:
+        """Predict the outcomes of new inputs at one draw."""
         psi = jnp.asarray(inputs["x"]) @ draw["w"]
         if self.likelihood == "negative-binomial":
             key_rate, key_y = jax.random.split(key)
@@ -62,6 +63,7 @@ class Outcome(NamedTuple):
         return {"mean": trials * chance, "y": jax.random.binomial(key, trials, chance)}
 
     def log_likelihood(self, draw: dict[str, Array], record: Record) -> Array:
+        """Return the log probability of one outcome at one draw."""
         psi = record["x"] @ draw["w"]
         if self.likelihood == "bernoulli":
             return dist.Bernoulli(logits=psi).log_prob(record["y"])

@@ -89,7 +89,7 @@ def pixel_accuracy(probability: PyTree, images: PyTree) -> Array:
 def infer(
     net: Net, seen: Float32[Array, "pixels"], there: Float32[Array, "pixels"], sweeps: int
 ) -> tuple[Array, Array, Array]:
-    """Do the E-step of one record: probabilities of hidden units, Pólya-Gamma means and E[psi] of its pixels."""
+    """Take the E-step of one record: probabilities of hidden units, Pólya-Gamma means and E[psi] of its pixels."""
 
     squares = jnp.concatenate([net.mean**2, net.variance], 1)
 
@@ -115,7 +115,7 @@ def _odds(net: Net, squares: Array, residual: Array, slope: Array, active: Array
 
 
 def hidden_bias(net: Net, number: Array, active: Array, variance: float) -> tuple[Array, Array]:
-    """Alternate q(b) and its Pólya-Gamma factors, both public."""
+    """Update q(b) and its Pólya-Gamma factors in turn, both public."""
 
     def once(_: Array, bias: tuple[Array, Array]) -> tuple[Array, Array]:
         spread = 1 / (1 / variance + number * polya_gamma_mean(bias[0] ** 2 + bias[1]))
@@ -125,7 +125,7 @@ def hidden_bias(net: Net, number: Array, active: Array, variance: float) -> tupl
 
 
 def repaired(running: Running) -> tuple[Array, Array, Array, Array]:
-    """Bring a copy of the averages back to where sums over records lie; without noise nothing changes.
+    """Move a copy of the averages back to where sums over records lie; without noise nothing changes.
 
     A unit's column goes towards the product of its margins, as far as what sticks out is explained by noise.
     """

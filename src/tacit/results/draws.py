@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.ledger.certificate import Certificate
 from tacit.results.learnt import Learnt, Shares, contraction_of, learnt_of
 from tacit.results.shown import effects, group_of, moments_of, rows
 
@@ -26,11 +27,16 @@ class Draws:
         One draw of the prior from a key, where it is known.
     validated
         Where it was measured how often such intervals hold the truth under privacy noise.
-    is_public
-        Whether no privacy noise is in the draws.
     noise_share, contraction
         Site name to what is known of each number already.
+
+    Attributes
+    ----------
+    certificate
+        What was certified; None where the records were public, and no privacy noise is in the draws.
     """
+
+    certificate: Certificate | None = None
 
     def __init__(
         self,
@@ -38,7 +44,6 @@ class Draws:
         labels: Mapping[str, Sequence[str]],
         prior: Any,
         validated: str,
-        is_public: bool,
         noise_share: Shares | None,
         contraction: Shares | None,
     ) -> None:
@@ -47,7 +52,6 @@ class Draws:
         order = [*(name for name in self.labels if name in draws), *(name for name in draws if name not in self.labels)]
         self.draws = {name: np.asarray(draws[name]) for name in order}
         self.validated = validated
-        self.is_public = is_public
         self.noise_share = noise_share or {}
         self._prior = prior
         self._contraction = contraction
@@ -58,7 +62,7 @@ class Draws:
 
         Privacy: public.
         """
-        return bool(self.validated) or self.is_public
+        return bool(self.validated) or self.certificate is None
 
     @property
     def contraction(self) -> Shares:

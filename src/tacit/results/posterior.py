@@ -92,7 +92,7 @@ class Posterior(Draws):
         source, prior = (method.model.source, method.model.prior) if method else (None, None)
         validated = validated or (method.validated if method else "")
         labels = labels or getattr(source, "labels", {})
-        super().__init__(draws, labels, prior, validated, certificate is None, noise_share, contraction)
+        super().__init__(draws, labels, prior, validated, noise_share, contraction)
         self.axes = dict(axes or getattr(source, "axes", {}))
         self.point_estimates = jax.tree.map(np.asarray, point_estimates or {})
         self.certificate = certificate
