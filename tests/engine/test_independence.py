@@ -69,6 +69,11 @@ def neighbour(x: jax.Array) -> jax.Array:
     return x.at[jnp.arange(len(x)) + 1].get(mode="clip")
 
 
+def key_of(x: jax.Array) -> jax.Array:
+    """Make a key of the first two numbers' bits."""
+    return jax.random.wrap_key_data(jax.lax.bitcast_convert_type(x[:2], jnp.uint32), impl="threefry2x32")
+
+
 LEAKS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "largest": lambda x: jnp.broadcast_to(x.max(0), x.shape),
     "mean": lambda x: x - x.mean(0),
@@ -94,6 +99,8 @@ LEAKS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "convolution": lambda x: jnp.convolve(x[:, 0], jnp.ones(3), "same")[:, None] + 0 * x,
     "top": lambda x: x + jax.lax.top_k(x[:, 0], 1)[0],
     "inverse": lambda x: jnp.linalg.solve(jnp.eye(len(x)) + x @ x.T, x),
+    "key of two records": lambda x: jax.random.normal(key_of(x[:, 0]), x.shape),
+    "keys of columns": lambda x: jax.vmap(lambda y: jax.random.normal(key_of(y), (len(x),)))(x.T).T,
 }
 
 
@@ -149,6 +156,7 @@ HONEST: dict[str, Function] = {
     "vmap": lambda x: jax.vmap(lambda a, row: a * row)(x, MATRIX),
     "random": drawn,
     "rbg, of a public key": lambda x: x + jax.random.normal(jax.random.key(0, impl="rbg"), x.shape),
+    "random, of bits": lambda x: jax.random.normal(key_of(x), x.shape),
     "convolution": lambda x: jnp.convolve(x, jnp.ones(3), "same"),
     "two convolutions": lambda x: jnp.convolve(x, x[:3], "same"),
     "window": lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2,), (1,), "SAME"),

@@ -13,13 +13,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Literal, Primitive, primitives
 
 from tacit.engine.rules import MIXED, RULES, Along, Kind, Rule, join, join_all, unknown, with_first, without_first
 from tacit.wall import trace
 
+WRAP = (
+    jax.make_jaxpr(lambda bits: jax.random.wrap_key_data(bits, impl="threefry2x32"))(np.zeros(2, np.uint32))
+    .eqns[0]
+    .primitive
+)
+"""What makes a key of random bits; JAX gives no name to it."""
 TRUSTED = frozenset(
-    value for module in (jax.lax, primitives) for value in vars(module).values() if isinstance(value, Primitive)
+    (
+        WRAP,
+        *(value for module in (jax.lax, primitives) for value in vars(module).values() if isinstance(value, Primitive)),
+    )
 )
 """JAX's own primitives."""
 
