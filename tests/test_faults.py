@@ -40,7 +40,7 @@ STEPS = 6
 BUDGET = tacit.Budget(1.0, 1e-6)
 SETTINGS = {"rate": 0.5, "steps": STEPS, "clip": 1.0, "progress": False, "key": jax.random.key(0)}
 REFUSALS = (ValueError, LedgerError, OSError)
-ADVICE = ("restore", "choose", "delete", "free some space", "make room", "wait until", "give the path")
+ADVICE = ("restore", "choose", "delete", "free some space", "make room", "wait until", "pass the path")
 MOMENTS = ("before the first look", "in the middle", "before the posterior is written")
 CANARY = 73519.25
 
