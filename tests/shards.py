@@ -62,14 +62,14 @@ def fitted(folder: Path, kill: bool) -> tacit.Posterior:
 
     if kill and jax.process_index() == 1:
         calls = iter(range(100))
-        run = shards.Shards.run
+        run = shards.InShards.run
 
         def dying(*given: Any) -> Any:
             if next(calls) == 10:
                 os.kill(os.getpid(), signal.SIGKILL)
             return run(*given)
 
-        shards.Shards.run = dying  # type: ignore[method-assign]
+        shards.InShards.run = dying  # type: ignore[method-assign]
     data = tacit.distribute.seal(part, shards=4, size=160, ledger=folder / "ledger.jsonl")
     budget, run_dir = tacit.Budget(1.0, 1e-6), folder / "run"
     return tacit.fit(

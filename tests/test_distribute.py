@@ -223,7 +223,7 @@ def test_the_noise_is_what_the_recipe_says(open_runner: Callable[..., Runner]) -
 def test_shards_with_the_same_records_draw_on_their_own(open_runner: Callable[..., Runner]) -> None:
     data = tacit.distribute.seal(lambda _: script.part(1), shards=4, size=160)
     runner = open_runner(script.written(script.STEPS), data, script.MECHANISM)
-    keys = jax.random.wrap_key_data(runner._streams[0], impl=random.CHACHA20)
+    keys = jax.random.wrap_key_data(runner._stream[0], impl=random.CHACHA20)
     noise, subsets = zip(*(jax.jit(runner._step.draws.draw)(key, jnp.arange(2)) for key in keys), strict=True)
     for drawn in (noise, subsets):
         assert len({np.asarray(one).tobytes() for one in drawn}) == 4
@@ -321,11 +321,11 @@ def test_the_tag_is_made_of_all_shards(open_runner: Callable[..., Runner]) -> No
 
     same, again = runner(None), runner(None)
     assert same.tag == again.tag
-    assert np.array_equal(same._streams[0], again._streams[0])
+    assert np.array_equal(same._stream[0], again._stream[0])
     for other in (runner(1), runner(3), runner(None, seed=2)):
         assert other.tag != same.tag
         # Every shard, not only the changed one, draws anew.
-        assert (np.asarray(other._streams[0]) != np.asarray(same._streams[0])).any(1).all()
+        assert (np.asarray(other._stream[0]) != np.asarray(same._stream[0])).any(1).all()
 
 
 def test_nobody_reads_before_the_line_is_written(
@@ -335,7 +335,7 @@ def test_nobody_reads_before_the_line_is_written(
     data = tacit.distribute.seal(script.part, shards=4, size=160)
     runner = open_runner(script.written(script.STEPS), data, script.MECHANISM, ledgers=[ledger])
     monkeypatch.setattr(shards, "wait", lambda what: order.append((what, len(ledger.charges))))
-    monkeypatch.setattr(shards.Shards, "run", lambda *given: order.append(("run", len(ledger.charges))))
+    monkeypatch.setattr(shards.InShards, "run", lambda *given: order.append(("run", len(ledger.charges))))
     runner.advance((jnp.int32(0), jnp.zeros((script.STEPS, 3))), 0, 1)
     assert order == [("charged 0", 1), ("run", 1)]
 
@@ -366,7 +366,7 @@ def test_a_selection_stays_in_one_process(open_runner: Callable[..., Runner], mo
     recipe = replace(script.MECHANISM, repeats=2.0)
     ledger = Ledger()
     runner = open_runner(script.written(script.STEPS), data, recipe, kind="select", ledgers=[ledger])
-    monkeypatch.setattr(runner._programs.storage, "processes", 2)
+    monkeypatch.setattr(runner._programs, "processes", 2)
     with pytest.raises(ValueError, match="one process"):
         best_of([runner], [script.written(script.STEPS).init(jax.random.key(0))], lambda state: 0.0, seed=1)
     assert not ledger.charges
