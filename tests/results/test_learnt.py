@@ -128,18 +128,18 @@ def test_priors_without_a_variance_have_a_contraction():
         (
             {"validated": "here", "model": Model(prior=lambda key: {k: 9 * v for k, v in prior(key).items()})},
             True,
-            "clear",
+            "Mean and central 90% interval",
         ),
     ],
 )
-def test_a_sign_is_clear_only_where_that_is_earned(changes, certified, said, certificate):
+def test_a_forest_plot_says_what_it_shows_and_nothing_of_signs(changes, certified, said, certificate):
     pytest.importorskip("matplotlib")
     from tacit.results.plots import plot_forest
 
     made = posterior_by(method(**changes), certificate if certified else None)
     title = plot_forest(made).get_title(loc="left")
     assert said in title
-    assert ("clear" in title) is (said == "clear")
+    assert "sign" not in title
 
 
 def test_the_report_says_both(certificate):
@@ -150,3 +150,22 @@ def test_the_report_says_both(certificate):
     assert "contraction" in text
     assert "nobody validated" not in text
     assert "nobody validated" in report("A title", {"private": posterior_by(method(), certificate)})
+
+
+@pytest.mark.parametrize("validated", ["", "papers/coverage"])
+def test_a_private_fit_shows_intervals_only_where_they_were_measured(validated, tmp_path) -> None:
+    counting = Method(
+        lambda key: jnp.float32(0),
+        lambda state, record, key: jnp.float32(1),
+        lambda state, release, key: state + release.total,
+        lambda state, key: {"count": state + jax.random.normal(key)},
+        validated=validated,
+    )
+    data, budget = tacit.PrivateData(np.ones((50, 1), np.float32)), tacit.Budget(1.0, 1e-6)
+    settings = {"rate": 1.0, "steps": 2, "clip": 1.0, "simulate": 1, "key": jax.random.key(0), "progress": False}
+    fitted = tacit.fit(counting, data, budget, **settings)
+    fitted.save(tmp_path / "posterior.npz")
+    for posterior in (fitted, tacit.Posterior.load(tmp_path / "posterior.npz")):
+        assert ("low" in posterior.summary()["count"]) == bool(validated)
+        assert ("5%" in repr(posterior)) == bool(validated)
+        assert "low" in posterior.summary(unvalidated=True)["count"]

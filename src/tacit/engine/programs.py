@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from abc import ABC, abstractmethod
 from typing import Any
 
 from tacit.engine import random
@@ -11,7 +12,7 @@ from tacit.types import Key, State
 from tacit.wall.data import PrivateData
 
 
-class Programs:
+class Programs(ABC):
     """The compiled programs of a run. Whatever the storage, they take the same steps (tests/engine/test_disk.py).
 
     Attributes
@@ -31,12 +32,12 @@ class Programs:
     text: str
     processes: int = 1
 
+    @abstractmethod
     def run(self, state: State, first: int, stop: int, stream: Any, key: Key) -> State:
         """Take charged steps.
 
         Privacy: reads records; only noisy sums leave.
         """
-        raise NotImplementedError
 
     def stream(self, secret: Key, tag: str, simulation: bool) -> Any:
         """Return the secret stream of a segment: under other tags others. A simulation is compared across data."""
@@ -48,7 +49,7 @@ class Programs:
         """Return the same programs over other records of the same number and shape, if they take any."""
         return None
 
-    def charged(self, first: int) -> None:
+    def charged(self, first: int) -> None:  # noqa: B027 - in one process there is nobody to wait for
         """Wait until the ledger line of steps is on disk for all who read records."""
 
     def agreed(self, found: bytes) -> bytes:

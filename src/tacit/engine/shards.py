@@ -31,7 +31,7 @@ from tacit.engine import lattice, random
 from tacit.engine.programs import Programs
 from tacit.engine.step import Step
 from tacit.facts.schema import Schema
-from tacit.types import Key, PyTree, State
+from tacit.types import Key, PyTree, Record, State
 from tacit.wall import trace
 from tacit.wall.data import PrivateData
 from tacit.wall.storage import Storage
@@ -94,6 +94,10 @@ class Shards(Storage):
     def same(self, value: Any) -> Array:
         """Make an array that all devices have of one that every process has."""
         return jax.make_array_from_process_local_data(NamedSharding(self.mesh, PartitionSpec()), np.asarray(value))
+
+    def record(self, place: int) -> Record:
+        """Refuse: a record may be in another process. The reference says so before it begins."""
+        raise ValueError("Records in shards are not read one at a time.")
 
     def blocks(self) -> Iterator[PyTree]:
         """Return this process's records, shard by shard."""

@@ -37,7 +37,7 @@ class SimulatedModel(GuidedModel):
     def __init__(self, model: Function, placeholder: Record) -> None:
         if not isinstance(placeholder, dict):
             raise TypeError(
-                "Pair scores make records up, so they need the names of the columns. Give PrivateData a dictionary or "
+                "Pair scores make records up, so they need the names of the columns. Pass PrivateData a dictionary or "
                 "a table, and a schema."
             )
         super().__init__(model, None, placeholder)

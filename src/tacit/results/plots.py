@@ -83,7 +83,7 @@ def plot_forest(
 
 
 def _seen(posteriors: Sequence[Posterior], truth: bool) -> str:
-    """Say what a forest plot shows: of signs only where each number is known to be more than its prior."""
+    """Say what a forest plot shows. Of signs it says nothing: coverage was measured on the mean over coefficients."""
     learnt = [one for posterior in posteriors for one in posterior.learnt()]
     if not all(posterior.has_intervals for posterior in posteriors):
         return "Dotted: draws whose intervals were not validated"
@@ -91,8 +91,6 @@ def _seen(posteriors: Sequence[Posterior], truth: bool) -> str:
         return "Nine intervals in ten should hold the truth"
     if any(one.mostly_prior for one in learnt):
         return "Hollow: mostly the prior's"
-    if all(one.contraction is not None for one in learnt):
-        return "Where an interval leaves out 0, the sign is clear"
     return "Mean and central 90% interval"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from tacit.types import PyTree, Record
 
 
-class Storage:
+class Storage(ABC):
     """Sealed records. Nothing but the wall holds one.
 
     Attributes
@@ -38,21 +39,21 @@ class Storage:
     digest: bytes
     arrays: PyTree = None
 
+    @abstractmethod
     def record(self, place: int) -> Record:
         """Read one record.
 
         Privacy: reads a record.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def blocks(self) -> Iterator[PyTree]:
         """Read all records, block by block.
 
         Privacy: reads records.
         """
-        raise NotImplementedError
 
-    def unchanged(self) -> None:
+    def unchanged(self) -> None:  # noqa: B027 - nobody writes to arrays of this process
         """Refuse records that somebody wrote to since they were sealed."""
 
     def tag(self, secret: bytes, program: list[Any], machine: list[Any], key: np.ndarray) -> str:
