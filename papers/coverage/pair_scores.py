@@ -136,14 +136,14 @@ def main() -> None:
             name = f"{design}, {epsilon:g}"
             if len(cells.get(name, {"width": ()})["width"]) < runs:
                 cells[name] = cell(design, epsilon, runs, count)
-            report(chosen.out, count, cells)
+            report(chosen.out, count, cells, f"--runs {runs} --epsilons {','.join(epsilons)}")
 
 
-def report(out: Path, count: int, cells: dict[str, Any]) -> None:
+def report(out: Path, count: int, cells: dict[str, Any], options: str) -> None:
     """Write the numbers and the table."""
     about = f"{count} records, {COLUMNS} columns and an intercept, δ = {coverage.DELTA:g}; priors Normal(0, 4)."
     table = study.table(HEADER, [[*name.split(", "), *row(found)] for name, found in cells.items()])
-    command = "python papers/coverage/pair_scores.py"
+    command = f"python papers/coverage/pair_scores.py {options}"
     study.save(out, "pair_scores", command, f"{about}\n\n{table}", {"cells": cells}, None)
 
 
