@@ -180,8 +180,8 @@ def quick_flags() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiler(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compile quickly, except in the tests of the wall and of privacy: what the proofs say is of the real compiler."""
-    real = {"wall", "privacy"} & set(request.path.parts[len(Path(__file__).parts) - 1 :])
+    """Compile quickly, except in the tests of the wall, the engine and privacy: what the proofs say is of the real compiler."""
+    real = {"wall", "engine", "privacy"} & set(request.path.parts[len(Path(__file__).parts) - 1 :])
     with nullcontext() if real else _quickly():
         yield
 
@@ -199,7 +199,7 @@ def with_constants_as_arguments(*tests: str) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def quick_compiler() -> Iterator[None]:
-    """Compile quickly where a test of the wall or of privacy does not turn on the compiled code."""
+    """Compile quickly where a test of the wall, the engine or privacy does not turn on the compiled code."""
     with _quickly():
         yield
 
