@@ -46,20 +46,20 @@ LEFT_OUT = (
     ),
     (
         "the program",
-        "    told = [program, versions(), origin]",
-        "    told = [versions(), origin]",
+        "    facts = [program, versions(), origin]",
+        "    facts = [versions(), origin]",
         "test_each_of_the_facts_of_a_run_is_in_the_tag",
     ),
     (
         "the versions",
-        "    told = [program, versions(), origin]",
-        "    told = [program, origin]",
+        "    facts = [program, versions(), origin]",
+        "    facts = [program, origin]",
         "test_each_of_the_surroundings_is_in_the_tag",
     ),
     (
         "the machine",
-        "told, machine, np",
-        "told, [], np",
+        "facts, machine, np",
+        "facts, [], np",
         "test_each_of_the_surroundings_is_in_the_tag",
     ),
     (
@@ -485,8 +485,8 @@ MUTANTS = [
     Mutant(
         "a replay is free whatever the state is",
         WALL,
-        "    told = [program, versions(), origin]\n",
-        "    told = [program, versions()]\n",
+        "    facts = [program, versions(), origin]\n",
+        "    facts = [program, versions()]\n",
         (f"{FAULTS}::test_no_look_is_lost_or_free[records changed, killed again, checkpoint lost-in the middle]",),
     ),
     Mutant(
@@ -595,7 +595,7 @@ MUTANTS = [
         "engine/clip.py",
         "        relative = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)\n",
         "        relative = 0.0\n",
-        ("tests/engine/test_clip.py::test_what_thin_products_take",),
+        ("tests/engine/test_clip.py::test_what_single_column_products_take",),
     ),
     Mutant(
         "the rate of the subsets rounded to float32",
