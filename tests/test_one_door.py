@@ -35,6 +35,7 @@ METHODS_MAY_IMPORT = {
                 "likelihoods",
                 "marginal_tables",
                 "networks",
+                "pair_phases",
                 "pair_posterior",
                 "polya_gamma",
                 "rectifiers",

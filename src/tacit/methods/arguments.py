@@ -77,6 +77,17 @@ def records_of(plan: Plan, name: str, given: int | None = None) -> int:
     return plan.size * plan.max_records
 
 
+def check_single(plan: Plan, name: str) -> None:
+    """Refuse units of several records, for a method that bounds single ones.
+
+    Privacy: public.
+    """
+    if plan.max_records > 1:
+        raise ValueError(
+            f"A {plan.unit} has up to {plan.max_records} records, and {name} bounds single ones. Use tacit.vi."
+        )
+
+
 def steps_of(plan: Plan, name: str, usual: int, least: int) -> int:
     """Return the number of steps of a method whose phases are parts of them: the plan's, or the usual one.
 
