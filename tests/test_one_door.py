@@ -52,7 +52,8 @@ METHODS_MAY_IMPORT = {
         ),
         *("jax", "jaxtyping", "numpyro", "optax", "equinox", "numpy"),
     ),
-    *("__future__", "typing", "collections", "functools", "inspect", "itertools", "math", "copy", "warnings"),
+    *("__future__", "collections", "copy", "dataclasses", "functools", "inspect", "itertools", "math", "typing"),
+    "warnings",
 }
 D3P_MAY_IMPORT = {
     "tacit.adapters.d3p",

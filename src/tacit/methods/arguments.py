@@ -109,7 +109,7 @@ def full_batches(size: int, steps: int) -> dict[str, Any]:
 
 
 def with_deprecated(*names: str) -> Callable[[Callable[P, MethodFor]], Callable[P, MethodFor]]:
-    """Let a factory take ``size`` or ``steps`` too, as in the release before: with a warning, and into its plan.
+    """Take deprecated arguments of a factory, ``size`` or ``steps``, with a warning, and hand them to it in its plan.
 
     Privacy: public.
     """
@@ -130,7 +130,7 @@ def with_deprecated(*names: str) -> Callable[[Callable[P, MethodFor]], Callable[
 def _told(plan: Plan, name: str, size: int | None = None, steps: int | None = None) -> Plan:
     """Return a plan with the numbers that were given to a method; refuse one that has others."""
     if size is not None:
-        plan = replace(plan, size=records_of(plan, name, size), max_records=1)
+        plan = replace(plan, size=records_of(plan, name, size), max_records=1)  # it was the number of records
     if steps is not None and plan.steps not in (None, steps):
         raise ValueError(
             f"steps={steps} was given to {name}, and steps={plan.steps} to the fit. Leave it out of {name}, whose "

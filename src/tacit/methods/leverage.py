@@ -51,7 +51,7 @@ class Reach(NamedTuple):
 
     @property
     def curvature(self) -> Array:
-        """The same of a record's part of H.
+        """The like for H: about h |z|^2 of a usual record.
 
         Privacy: public.
         """

@@ -48,10 +48,23 @@ def timetable(steps: int, covariates: int) -> Timetable:
     return Timetable(jnp.asarray(phases, jnp.int32), jnp.asarray(of_blocks, jnp.float32), jnp.asarray(ends))
 
 
-def shown(covariates: Covariates, table: Table, record: Record) -> tuple[Callable[[], PyTree], ...]:
-    """Return for each phase before the rounds what makes a record's contribution.
+def zeros(covariates: Covariates, latents: int) -> PyTree:
+    """Return a contribution of zeros; in each phase, a record fills a part of it.
 
-    Privacy: of the record; the norm of a contribution is 1 at most.
+    Privacy: public.
+    """
+    return {
+        "histogram": jnp.zeros((covariates.number, covariates.most)),
+        "products": jnp.zeros((covariates.number, covariates.number)),
+        "score": jnp.zeros(latents),
+        "spread": jnp.float32(0),
+    }
+
+
+def table_contributions(covariates: Covariates, table: Table, record: Record) -> tuple[Callable[[], PyTree], ...]:
+    """Return for each phase before the rounds what makes a record's part of the contribution.
+
+    Privacy: of the record; its norm is 1 at most.
     """
 
     def histogram() -> PyTree:
@@ -63,7 +76,7 @@ def shown(covariates: Covariates, table: Table, record: Record) -> tuple[Callabl
     return (histogram, histogram, products, products) if covariates.number else ()
 
 
-def learnt(
+def table_updates(
     covariates: Covariates, table: Table, mean: PyTree, std: Array, size: float
 ) -> tuple[Callable[[], Table], ...]:
     """Return for each phase before the rounds what takes its mean release into the table of the covariates.

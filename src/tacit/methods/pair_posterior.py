@@ -87,15 +87,6 @@ class PairModel:
         self.whole, self.simulations = whole, simulations
         self.score = jax.grad(reading.log_density)
 
-    def nothing(self) -> PyTree:
-        """Return a contribution of zeros."""
-        return {
-            "histogram": jnp.zeros((self.covariates.number, self.covariates.most)),
-            "products": jnp.zeros((self.covariates.number, self.covariates.number)),
-            "score": jnp.zeros(self.reading.size),
-            "spread": jnp.float32(0),
-        }
-
     def begin(self, table: Table, key: Key) -> PairPosterior:
         """Return the first round: at the median of the prior."""
         start, size, identity = self.reading.start, self.reading.size, jnp.eye(self.reading.size)

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from tacit.facts.schema import Schema
 from tacit.methods.arguments import check_single, full_batches, records_of, steps_of
 from tacit.methods.covariates import Covariates, Table
-from tacit.methods.pair_phases import learnt, shown, timetable
+from tacit.methods.pair_phases import table_contributions, table_updates, timetable, zeros
 from tacit.methods.pair_posterior import POSTERIORS, PairModel, PairPosterior
 from tacit.models.formula import Formula
 from tacit.models.simulated import SimulatedModel
@@ -99,7 +99,7 @@ def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simu
         covariates = Covariates(declared, reading.covariates)
         public = PairModel(reading, covariates, plan.placeholder, size, simulations)
         phase_of, length_of, ends = timetable(steps, covariates.number)
-        nothing = public.nothing()
+        nothing = zeros(covariates, reading.size)
 
         def init(key: Key) -> PairsState:
             table = covariates.start()
@@ -109,7 +109,7 @@ def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simu
             def pair_score() -> PyTree:
                 return public.pair_score(state.posterior, record, record_key)
 
-            parts = (*shown(covariates, state.table, record), pair_score)
+            parts = (*table_contributions(covariates, state.table, record), pair_score)
             branches = [lambda part=part: nothing | part() for part in parts]
             return branches[0]() if len(branches) == 1 else jax.lax.switch(phase_of[state.step], branches)
 
@@ -124,7 +124,7 @@ def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simu
                 moved = public.move(state.posterior, state.table, mean, std, length, release.rate, final, key)
                 return state._replace(posterior=moved)
 
-            tables = learnt(covariates, state.table, mean, std, size)
+            tables = table_updates(covariates, state.table, mean, std, size)
             branches = (lambda: state, *(lambda table=table: state._replace(table=table()) for table in tables), move)
             branch = jnp.where(ends[state.step], 1 + jnp.minimum(phase_of[state.step], len(tables)), 0)
             after = jax.lax.switch(branch, branches)
