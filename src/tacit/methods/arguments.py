@@ -120,14 +120,16 @@ def with_deprecated(*names: str) -> Callable[[Callable[P, MethodFor]], Callable[
             given: dict[str, Any] = {name: options.pop(name) for name in names if name in options}
             moved(**given)
             method = factory(*args, **options)
-            return MethodFor(lambda plan: method.build(_told(plan, factory.__name__, **given))) if given else method
+            return (
+                MethodFor(lambda plan: method.build(_plan_with(plan, factory.__name__, **given))) if given else method
+            )
 
         return made
 
     return taking
 
 
-def _told(plan: Plan, name: str, size: int | None = None, steps: int | None = None) -> Plan:
+def _plan_with(plan: Plan, name: str, size: int | None = None, steps: int | None = None) -> Plan:
     """Return a plan with the numbers that were given to a method; refuse one that has others."""
     if size is not None:
         plan = replace(plan, size=records_of(plan, name, size), max_records=1)  # it was the number of records
