@@ -244,8 +244,8 @@ MUTANTS = [
     Mutant(
         "outcomes of a pair drawn by the public key, the same for all records",
         "methods/pair_scores.py",
-        "public.pair_score(state, record, record_key)",
-        "public.pair_score(state, record, key)",
+        "public.pair_score(state.posterior, record, record_key)",
+        "public.pair_score(state.posterior, record, key)",
         (f"{PAIRS}::test_records_draw_by_their_own_keys",),
     ),
     Mutant(

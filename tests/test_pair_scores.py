@@ -20,6 +20,7 @@ from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
 from tacit.methods import pair_scores as module
 from tacit.methods.covariates import Covariates
+from tacit.methods.pair_phases import timetable
 from tacit.methods.pair_scores import PairsState, pair_scores
 from tacit.models.simulated import SimulatedModel
 from tacit.types import Method, Plan, Release
@@ -64,7 +65,8 @@ def built(family: str) -> tuple[Method, PairsState]:
     model = tacit.formula("y ~ x + g", schema(family), family)
     method = pair_scores(model)(Plan(placeholder(family), SIZE))
     state = jax.jit(method.init)(KEY)
-    return method, state._replace(step=jnp.int32(module.STEPS - 1), clip=jnp.float32(2.0))
+    posterior = state.posterior._replace(clip=jnp.float32(2.0))
+    return method, state._replace(step=jnp.int32(module.STEPS - 1), posterior=posterior)
 
 
 @pytest.mark.parametrize("family", RESPONSES)
@@ -93,7 +95,7 @@ def test_the_mean_at_the_truth_is_zero(family: str) -> None:
     method, state = built(family)
     reading = SimulatedModel(model, placeholder(family))
     place = reading.start + 0.5
-    state = state._replace(place=place, clip=jnp.float32(0.5))
+    state = state._replace(posterior=state.posterior._replace(place=place, clip=jnp.float32(0.5)))
     count = 20_000
     of_x, of_g, of_y, of_pairs = jax.random.split(KEY, 4)
     rows = {"x": 2 + jax.random.exponential(of_x, (count,)), "g": jax.random.randint(of_g, (count,), 0, 3)}
@@ -152,11 +154,11 @@ def test_the_posterior_finds_where_the_release_comes_from() -> None:
 
     total = released(state)
     std = jax.tree.map(lambda leaf: jnp.float32(0.1), total)
-    length = module._timetable(module._blocks(module.STEPS, 2))[1][-1]
+    length = timetable(module.STEPS, 2).length[-1]
     state = state._replace(sums=jax.tree.map(lambda leaf: (length - 1) * leaf, total))
     after = jax.jit(method.update)(state, Release(total, std, jnp.float32(1), total), KEY)
-    deviations = np.sqrt(np.mean(np.sum(np.square(after.roots), 2), 0))
-    assert np.all(np.abs(np.mean(after.modes, 0) - truth) < 5 * deviations)
+    deviations = np.sqrt(np.mean(np.sum(np.square(after.posterior.roots), 2), 0))
+    assert np.all(np.abs(np.mean(after.posterior.modes, 0) - truth) < 5 * deviations)
     assert np.all(deviations < 0.3)
 
 

@@ -46,15 +46,12 @@ class Rounds(NamedTuple):
     steps: Array
 
 
-class PairsState(NamedTuple):
-    """The sums of the present phase, what is known of the covariates, the present round, those before, the posterior.
+class PairPosterior(NamedTuple):
+    """The present round, those before, and the posterior: normal approximations with their modes and roots.
 
     ``place``, ``whitening``, its ``inverse`` and ``clip`` are w_t, W and C.
     """
 
-    step: Array
-    sums: PyTree
-    table: Table
     place: Array
     whitening: Array
     inverse: Array
@@ -90,15 +87,12 @@ class PairModel:
         self.whole, self.simulations = whole, simulations
         self.score = jax.grad(reading.log_density)
 
-    def begin(self, sums: PyTree, key: Key) -> PairsState:
-        """Return the first state: at the median of the prior."""
+    def begin(self, table: Table, key: Key) -> PairPosterior:
+        """Return the first round: at the median of the prior."""
         start, size, identity = self.reading.start, self.reading.size, jnp.eye(self.reading.size)
         ones, none = jnp.ones(KEPT), jnp.zeros(KEPT)
         coordinates, places = jnp.tile(identity, (KEPT, 1, 1)), jnp.zeros((KEPT, size))
-        state = PairsState(
-            jnp.int32(0),
-            sums,
-            self.covariates.start(),
+        state = PairPosterior(
             start,
             identity,
             identity,
@@ -107,10 +101,10 @@ class PairModel:
             jnp.tile(start, (POSTERIORS, 1)),
             jnp.tile(identity, (POSTERIORS, 1, 1)),
         )
-        return state if self.covariates.number else self.coordinates(state, key, jnp.float32(1))
+        return state if self.covariates.number else self.coordinates(state, table, key, jnp.float32(1))
 
-    def pair_score(self, state: PairsState, record: Record, record_key: Key) -> tuple[Array, Array]:
-        """Return psi of one record, and the mean square of its parts; within the wall, by the record's own key."""
+    def pair_score(self, state: PairPosterior, record: Record, record_key: Key) -> PyTree:
+        """Return psi of one record and the mean square of its parts, with norm 1 at most; by the record's own key."""
         shown = self.score(state.place, record, self.reading.outcomes(record))
 
         def pair(key: Key) -> tuple[Array, Array]:
@@ -121,7 +115,10 @@ class PairModel:
         words = jax.random.bits(record_key, (2,), jnp.uint32)
         keys = jax.random.split(jax.random.wrap_key_data(words, impl="threefry2x32"), self.simulations)
         pairs, squares = jax.vmap(pair)(keys)
-        return jnp.mean(pairs, 0), jnp.mean(squares)
+        return {
+            "score": math.sqrt(1 - SPREAD) * jnp.mean(pairs, 0) / state.clip,
+            "spread": math.sqrt(SPREAD) * jnp.mean(squares) / jnp.square(state.clip),
+        }
 
     def rows(self, table: Table, key: Key, wobble: Array) -> PyTree:
         """Make records up."""
@@ -138,10 +135,10 @@ class PairModel:
         keys = jax.random.split(key, (MADE_UP, OUTCOMES))
         return jax.vmap(jax.vmap(one, (None, 0)))(rows, keys)
 
-    def coordinates(self, state: PairsState, key: Key, std: Array) -> PairsState:
+    def coordinates(self, state: PairPosterior, table: Table, key: Key, std: Array) -> PairPosterior:
         """Return the state with W and C for its place; ``std`` is the noise of the next release, about."""
         of_rows, of_outcomes = jax.random.split(jax.random.fold_in(key, 1))
-        rows = self.rows(state.table, of_rows, jnp.float32(0))
+        rows = self.rows(table, of_rows, jnp.float32(0))
         _, scores = self.simulated(state.place, rows, of_outcomes)
         apart = jnp.nan_to_num((scores[:, ::2] - scores[:, 1::2]).reshape(-1, self.reading.size))
         scale = jnp.sqrt(jnp.mean(jnp.square(apart), 0) / 2)
@@ -157,8 +154,16 @@ class PairModel:
         return state._replace(whitening=whitening, inverse=inverse, clip=clip)
 
     def move(
-        self, state: PairsState, mean: PyTree, std: Array, length: Array, rate: Array, final: Array, key: Key
-    ) -> PairsState:
+        self,
+        state: PairPosterior,
+        table: Table,
+        mean: PyTree,
+        std: Array,
+        length: Array,
+        rate: Array,
+        final: Array,
+        key: Key,
+    ) -> PairPosterior:
         """Take a round's release in; go to the mode, or at the end to several."""
         of_score, of_square = state.clip / math.sqrt(1 - SPREAD), jnp.square(state.clip) / math.sqrt(SPREAD)
         latest = Rounds(
@@ -178,7 +183,7 @@ class PairModel:
         state = state._replace(rounds=rounds)
 
         def posterior(k: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
-            delta, root = self.solved(state, rate, final, jax.random.fold_in(key, 2 + k))
+            delta, root = self.solved(state, table, rate, final, jax.random.fold_in(key, 2 + k))
             mode = state.place + state.whitening.T @ delta
             return found[0].at[k].set(mode), found[1].at[k].set(state.whitening.T @ root)
 
@@ -188,7 +193,7 @@ class PairModel:
         place = state.place + way * jnp.minimum(1, TRUST / (reached + 1e-9))
         return state._replace(place=place, modes=modes, roots=roots)
 
-    def pairs(self, latest: PairsState, one: Rounds, rows: PyTree, key: Key) -> Pairs:
+    def pairs(self, latest: PairPosterior, one: Rounds, rows: PyTree, key: Key) -> Pairs:
         """Make up what a round released, in the coordinates of the latest."""
         outcomes, scores = self.simulated(one.place, rows, key)
         log_density = jax.vmap(jax.vmap(self.reading.log_density, (None, None, 0)), (None, 0, 0))(
@@ -203,11 +208,11 @@ class PairModel:
         common = ((OUTCOMES - 1) * _second_moment(psi) / number - single) / (OUTCOMES - 2)
         return Pairs(rows, outcomes, log_density, psi, common, single, jnp.sum(squares) / (number * (OUTCOMES - 1)))
 
-    def solved(self, state: PairsState, rate: Array, final: Array, key: Key) -> tuple[Array, Array]:
+    def solved(self, state: PairPosterior, table: Table, rate: Array, final: Array, key: Key) -> tuple[Array, Array]:
         """Return the mode, as a way from the place in whitened coordinates, and a root of the covariance there."""
         of_rows, of_outcomes = jax.random.split(key)
         rounds, d = state.rounds, self.reading.size
-        rows = self.rows(state.table, of_rows, jnp.float32(final))
+        rows = self.rows(table, of_rows, jnp.float32(final))
         keys = jax.random.split(of_outcomes, KEPT)
         made = jax.vmap(lambda one, key: self.pairs(state, one, rows, key))(rounds, keys)
         away = jnp.sum(jnp.square((state.place - rounds.place) @ state.inverse), 1)
@@ -241,7 +246,7 @@ class PairModel:
 
         return _climbed(evaluated, d)
 
-    def _residuals(self, state: PairsState, made: Pairs, weight: Array) -> Callable[[Array], tuple[Array, Array]]:
+    def _residuals(self, state: PairPosterior, made: Pairs, weight: Array) -> Callable[[Array], tuple[Array, Array]]:
         """Return the function that gives mu and its Jacobian, by importance weights."""
         number = self.whole / (MADE_UP * OUTCOMES)
 
@@ -260,7 +265,7 @@ class PairModel:
 
         return residuals
 
-    def _prior(self, state: PairsState, delta: Array) -> tuple[Array, Array, Array]:
+    def _prior(self, state: PairPosterior, delta: Array) -> tuple[Array, Array, Array]:
         """Return the log prior, its slope, and minus its curvature."""
 
         def log_prior(delta: Array) -> Array:
