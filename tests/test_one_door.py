@@ -24,13 +24,18 @@ METHODS_MAY_IMPORT = {
             f"tacit.methods.{name}"
             for name in [
                 "arguments",
+                "chain_heat",
+                "chain_memory",
                 "covariates",
                 "curvature",
                 "cuts",
                 "document_topics",
                 "families",
+                "gaussian_weights",
                 "gaussians",
+                "guide_path",
                 "hamiltonian",
+                "laplace",
                 "likelihoods",
                 "marginal_tables",
                 "networks",
