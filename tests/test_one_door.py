@@ -38,6 +38,7 @@ METHODS_MAY_IMPORT = {
                 "laplace",
                 "likelihoods",
                 "marginal_tables",
+                "network_sites",
                 "networks",
                 "pair_posterior",
                 "polya_gamma",

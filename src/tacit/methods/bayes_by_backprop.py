@@ -93,7 +93,7 @@ def bayes_by_backprop(
     check_proper(net)
     check_positive(first_std=first_std, temperature=temperature)
     check_draws(draws, "weights")
-    of_mean = optimizer or optax.sgd(0.2, momentum=0.9)
+    optimizer = optimizer or optax.sgd(0.2, momentum=0.9)
 
     def build(plan: Plan) -> Method:
         number = records_of(plan, "bayes_by_backprop", size)
@@ -103,7 +103,7 @@ def bayes_by_backprop(
         def init(key: Key) -> BackpropState:
             mean = net.start(key)
             rho, std, of_widths = widths.start(mean, first_std)
-            params, seed, memory = Gaussian(mean, rho), seeded(key), (of_mean.init(mean), of_widths)
+            params, seed, memory = Gaussian(mean, rho), seeded(key), (optimizer.init(mean), of_widths)
             weights = drawn(mean, std, seed, draws)
             return BackpropState(params, std, params, start_batch_means(mean), seed, weights, memory, jnp.int32(0))
 
@@ -126,7 +126,7 @@ def bayes_by_backprop(
 
             rho, std, of_widths = widths.update(by_rho, state.step, (state.seed, rho, state.std, of_widths))
             by_mean = jax.grad(loss)(mean, state.std, noise_of(state.seed, mean, draws))
-            change, of_means = of_mean.update(by_mean, of_means, mean)
+            change, of_means = optimizer.update(by_mean, of_means, mean)
             params, seed = Gaussian(optax.apply_updates(mean, change), rho), seeded(key)
             average = tail_average(state.average, params, state.step)
             path = update_batch_means(state.path, params.mean, state.step)

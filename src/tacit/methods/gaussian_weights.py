@@ -18,7 +18,7 @@ import optax
 
 from tacit.methods.networks import Weights
 from tacit.methods.running import BatchMeans, inner, many, normals, perturbed_average, sample_average_error, when
-from tacit.types import Array, Key
+from tacit.types import Array, Key, PyTree
 
 EVERY_WIDTH = 4
 """Of many weights, widths are moved in one step of so many: it takes passes over memory."""
@@ -64,7 +64,7 @@ def drawn(mean: Weights, std: Weights, seed: Array, draws: int) -> list[Weights]
 class Widths:
     """How standard deviations move: by Adam along the gradient of rho, of many weights in every fourth step."""
 
-    def __init__(self, shapes: Weights) -> None:
+    def __init__(self, shapes: PyTree) -> None:
         self.every = EVERY_WIDTH if many(shapes) else 1
         # Gradients of rho are smaller by orders of magnitude than those of means; Adam moves it all the same. The fewer
         # the moves the longer, by the root: noise then takes widths as far as it would in all steps.

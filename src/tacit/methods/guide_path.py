@@ -29,7 +29,7 @@ from tacit.methods.running import (
 )
 from tacit.models.guided import GuidedModel, is_kind
 from tacit.models.traced import Values
-from tacit.types import Array, Key
+from tacit.types import Array, Key, PyTree
 
 NORMAL = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
 """Guides whose draws count what the noise does to their path."""
@@ -42,13 +42,13 @@ def start_path(guided: GuidedModel, guide: Any, params: Values) -> BatchMeans | 
     return start_batch_means(params) if is_followed else ()
 
 
-def update_path(path: BatchMeans | tuple[()], params: Values, step: Array) -> BatchMeans | tuple[()]:
-    """Take a step's parameters into the path, if there is one."""
+def update_path(path: PyTree, params: Values, step: Array) -> PyTree:
+    """Take a step's parameters into the path of a normal guide; leave what others keep as it is."""
     return update_batch_means(path, params, step) if isinstance(path, BatchMeans) else path
 
 
-def draw_average(average: Values, path: BatchMeans | tuple[()], step: Array, key: Key) -> Values:
-    """Return the average with an error of its own, from N(0, V), if there is a path to show it."""
+def draw_average(average: Values, path: PyTree, step: Array, key: Key) -> Values:
+    """Return the average with an error of its own, from N(0, V), where a normal guide's path shows it."""
     if not isinstance(path, BatchMeans):
         return average
     return jax.tree.map(jnp.add, average, sample_average_error(path, step, key))

@@ -1,8 +1,8 @@
 """The width of a Laplace guide: a curvature that is a sum over records too, and draws that account for the noise.
 
     each tenth step   H_i = -(second derivative of log p(x_i | w) at the average w)      contributed, instead of u_i
-    w, g, S, H = averages over the path of places, of released scores, of the noise in them, of released curvatures
-    a draw:   H   given what was released, and how large curvatures may be
+    w, g, S, H = averages over the path: places, released scores, the noise's variance in them, released curvatures
+    a draw:   H   given what was released of it, and how large it may be
               w* ~ N(w + L^-1 (H (H + S)^-1 g + grad log p(w)), L^-1),    L = P + H (H + S)^-1 H
 
 The guide is a point while it is fitted. Averaged over the path, scores are g = H (w* - w) + noise of known variance S,
@@ -84,7 +84,7 @@ def with_curvature(method: Method, guided: GuidedModel, plan: Plan) -> Method:
 
             return jax.tree.map(jnp.zeros_like, score), jax.hessian(misfit)(flat)[rows, columns] * factors
 
-        parts = jax.lax.cond(_asks_for_curvature(state.step), curvature, lambda: (score, nothing))
+        parts = jax.lax.cond(is_curvature_step(state.step), curvature, lambda: (score, nothing))
         return {"score": parts[0], "curvature": parts[1]}
 
     def update(state: State, release: Release, key: Key) -> State:
@@ -99,7 +99,7 @@ def with_curvature(method: Method, guided: GuidedModel, plan: Plan) -> Method:
             path = _update_score(state.path, coordinates(state.params)[0], score, state.step - number)
             return method.update(state._replace(path=path), score, key)
 
-        return jax.lax.cond(_asks_for_curvature(state.step), curved, moved)
+        return jax.lax.cond(is_curvature_step(state.step), curved, moved)
 
     def draw(state: State, key: Key) -> dict[str, Array]:
         of_curvature, of_place = jax.random.split(key)
@@ -125,12 +125,13 @@ def with_curvature(method: Method, guided: GuidedModel, plan: Plan) -> Method:
     )
 
 
-def _asks_for_curvature(step: Array) -> Array:
+def is_curvature_step(step: Array) -> Array:
+    """Return whether a step asks for the curvature."""
     return step % CURVATURE_EVERY == CURVATURE_EVERY - 1
 
 
 def _usual_curvature(method: Method, plan: Plan, size: int) -> float | None:
-    """Return the mean of eigenvalues as they are expected; nothing where the number of records is not declared."""
+    """Return how large eigenvalues are expected to be, on the mean; nothing without a declared number of records."""
     # The information of a record is its score's variance, and no score is longer than the clip.
     clip = method.suggests.clip if plan.clip is None or isinstance(plan.clip, str) else plan.clip
     assert clip is not None
@@ -148,6 +149,7 @@ def _triangle(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _update_curvature(old: LaplacePath, part: Release, number: Array) -> LaplacePath:
+    """Average a released curvature into the path, after so many others."""
     rows, columns, factors = _triangle(len(old.place))
     matrix = jnp.zeros_like(old.curvature).at[rows, columns].set(part.full / factors)
     matrix = matrix + matrix.T - jnp.diag(jnp.diag(matrix))
@@ -160,6 +162,7 @@ def _update_curvature(old: LaplacePath, part: Release, number: Array) -> Laplace
 
 
 def _update_score(old: LaplacePath, place: Array, part: Release, number: Array) -> LaplacePath:
+    """Average a place and the score that was released there into the path, after so many others."""
     scores, stds = part.full["latents"], part.noise_std["latents"][0]
     # All draws of a point are the same: the noise in the mean of their scores is that of one.
     score, _ = ravel_pytree(mean_of(scaled(scores, math.sqrt(len(scores)))))
