@@ -47,7 +47,7 @@ class LaplacePath(NamedTuple):
 
 
 def with_curvature(method: Method, guided: GuidedModel, plan: Plan) -> Method:
-    """Let a method that fits a point ask for the curvature in each tenth step, and draw by it.
+    """Wrap a method that fits a point, so that it asks for the curvature in each tenth step and draws by it.
 
     Privacy: public. A contribution is a score or a curvature; the wall clips either.
 

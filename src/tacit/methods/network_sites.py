@@ -48,18 +48,19 @@ class NetworkSites:
     ) -> None:
         outputs = (head and head.predictors) or 1
         self.shapes = [(out, into + 1) for into, out in zip((columns, *hidden), (*hidden, outputs), strict=True)]
-        self.head, self.public_noise, self.records = head, noise, records
+        self.head, self.records = head, records
         self.learns_noise = head is None and noise is None
         self.alpha = head.alpha if head else 1.0
 
     def start(self, spread: float, noise: Array, key: Key) -> tuple[list[Array], Running, Natural]:
-        """Return the prior's means, and sites by a guess at the width: the first steps are no longer than the later.
+        """Return the prior's means, the first averages and the first sites.
 
         Privacy: public.
         """
         keys = jax.random.split(key, len(self.shapes))
         centre = [spread * jax.random.normal(k, shape) for k, shape in zip(keys, self.shapes, strict=True)]
         centre[-1] = jnp.zeros(self.shapes[-1])
+        # What all records will say of the width, about, so that the first steps are no longer than the later.
         guess = [jnp.full(m.shape, usual) for m, usual in zip(centre, self._usual(noise), strict=True)]
         count = (jnp.float32(self.records / 2),) * 2 * self.learns_noise
         running = start(Contribution(jax.tree.map(jnp.zeros_like, centre), guess, count))
@@ -75,7 +76,7 @@ class NetworkSites:
         return self.head.log_z(record, *(f if self.head.predictors else (f.mean[0], f.variance[0])))
 
     def contribution(self, layers: list[tuple[Array, Array]], record: Record, f: Moments, noise: Array) -> Contribution:
-        """Return slopes and curvatures, given by layer, in units of the noise; and what a record says of that.
+        """Return slopes and curvatures, given by layer, in units of the noise, and what a record says of the noise.
 
         Privacy: of one record, not bounded yet.
         """
@@ -134,7 +135,7 @@ class NetworkSites:
         return self.head.predict(f if self.head.predictors else f[0], key)
 
     def noise_shares(self) -> tuple[float, ...]:
-        """Share the noise among the layers' slopes, their curvatures, and the noise site, by their usual norms.
+        """Return weights that share the noise among slopes and curvatures of layers and the noise site, by usual norms.
 
         Privacy: public.
         """
