@@ -72,8 +72,6 @@ LONG = (
     "tests/test_docstrings.py::test_examples_run_as_they_are_printed",
     "tests/test_errors.py::test_the_same_calls_without_a_mistake_go_through",
     "tests/test_every_method.py::test_it_passes_what_an_author_s_own_method_must_pass",
-    "tests/test_every_method.py::test_it_passes_what_an_author_s_own_method_must_pass",
-    "tests/test_every_method.py::test_no_records_leave_a_finite_state",
     "tests/test_every_method.py::test_without_sampling_clip_and_noise_it_is_the_textbook_algorithm",
     "tests/test_faults.py::test_no_look_is_lost_or_free[checkpoint",
     "tests/test_faults.py::test_no_look_is_lost_or_free[disk",

@@ -303,16 +303,6 @@ def test_a_record_that_is_not_finite_leaves_a_finite_state(name: str, opened: Ca
         runner._programs.storage.arrays = honest
 
 
-@every
-def test_no_records_leave_a_finite_state(name: str, open_runner: Callable[..., Runner]) -> None:
-    data = PrivateData(jax.tree.map(lambda leaf: leaf[:0], TABLE[name].records), size=COUNT)
-    method = TABLE[name].make()(plan(data))
-    start = begin(method)
-    end = open_runner(method, data, MECHANISM).advance(start, 0, STEPS)
-    assert is_finite(end)
-    assert not same_bits(start, end)
-
-
 def told_of_no_noise(method: Method) -> Method:
     """Let a method that takes account of the noise know that the test took it out."""
 
