@@ -26,7 +26,7 @@ from tacit.wall.data import PrivateData
 from tests.test_every_method import COUNT, ROWS, TABLE, numbers, plan
 
 KEY = jax.random.key(5)
-COUNTS = (0, 1, 2, 3, 7, 20, 40)
+COUNTS = (0, 1, 2, 20, 40)
 NASTY = np.array(
     [np.nan, np.inf, -np.inf, 1e-45, -1e-40, 1e-38, 1e-23, 1e-19, 0.0, -0.0, 3.4e38, -3.4e38, 1.8e19, 1e20, 0.5, -2.0],
     np.float32,
@@ -231,7 +231,7 @@ PRODUCTS = {
 }
 # Of 300 records 150 are expected: up to 152 make a smaller chunk, up to 176 a chunk, and one record more a smaller one
 # beside it. Beyond two chunks records are added one by one.
-PRODUCT_COUNTS = {20: (1, 2, 33, 75), 600: (300, 420), 300: (153, 329, 505)}
+PRODUCT_COUNTS = {20: (2, 75), 600: (300, 420), 300: (153, 329, 505)}
 
 
 def adversarial_products(generator: np.random.Generator, count: int, clip: float) -> np.ndarray:
@@ -253,7 +253,7 @@ def test_no_neighbour_is_further_away_than_the_radius_with_products(name: str, s
     mechanism = PRODUCTS[name, size]
     case = Case(product(), EACH, mechanism, 1)
     generator = np.random.default_rng(list(PRODUCTS).index((name, size)))
-    counts = PRODUCT_COUNTS[size]
+    counts = (1, 2, 33, 75) if name == "usual noise" else PRODUCT_COUNTS[size]
     sums = {count: summed(case, count, size) for n in counts for count in (n, n - 1)}
     factoring = sums[counts[0]].step.contributions.factoring
     assert factoring is not None
@@ -299,7 +299,7 @@ def test_no_neighbour_is_further_away_than_the_radius_with_single_column_product
     mechanism = Mechanism(0.5, 0.7, noise_multiplier, 10)
     case = Case(single_column(), LEFT + 1, mechanism, 1)
     generator = np.random.default_rng(7)
-    counts = (1, 2, 300, 400)  # beyond 352 records they are added one by one
+    counts = (1, 300, 400)  # beyond 352 records they are added one by one
     sums = {count: summed(case, count, 300) for n in counts for count in (n, n - 1)}
     step, furthest = sums[1].step, 0
     assert step.contributions.factoring is not None
