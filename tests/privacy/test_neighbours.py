@@ -23,7 +23,6 @@ from tacit.engine.step import Step
 from tacit.methods.vi import vi
 from tacit.types import Method, Plan, PyTree
 from tacit.wall.data import PrivateData
-from tests.test_every_method import COUNT, ROWS, TABLE, numbers, plan
 
 KEY = jax.random.key(5)
 COUNTS = (0, 1, 2, 20, 40)
@@ -384,46 +383,6 @@ def test_the_error_of_float32_sums_is_real_and_covered() -> None:
     assert by_rounding < furthest
     gamma = factoring.chunk * clip.UNIT_ROUNDOFF
     assert furthest <= 2 * gamma * factoring.chunk * factoring.chunks * step.radius + by_rounding
-
-
-# --- every method ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers(name: str, quick_compiler: None) -> None:
-    """The same randomness, one record out of the subset and its values overwritten: the rest cancels exactly."""
-    data = PrivateData(TABLE[name].records, size=COUNT)
-    method = TABLE[name].make()(plan(data))
-    start = jax.tree.map(jnp.asarray, method.init(KEY))
-    step = Step(method, data, Mechanism(0.5, 1.0, 1.0, 10), start)
-    record_key = random.fixed(4) if method.per_record_key else None
-    program = jax.jit(lambda records, subset: sum_over(step, start, records, subset, jnp.int32(0), KEY, record_key))
-    column, generator = numbers(name), np.random.default_rng(6)
-    records = jax.tree.map(np.asarray, data._records)
-    wild = {**records, column: (10.0 ** generator.uniform(-3, 6) * records[column]).astype(records[column].dtype)}
-
-    def total(given: PyTree, subset: list[int]) -> list[int]:
-        positions = np.full((1, step.sizes.chunk), COUNT, np.int32)
-        positions[0, : len(subset)] = subset
-        return exact(program(given, positions))
-
-    furthest = 0
-    for given in (records, wild):
-        whole = total(given, list(range(COUNT)))
-        for gone in (0, 5, COUNT - 1):
-            # Own keys go with the places in a subset: there the last record is the one to go.
-            gone = COUNT - 1 if method.per_record_key else gone
-            spoilt = {**given, column: np.concatenate([given[column][:gone], np.full_like(given[column][:1], 1e30)])}
-            spoilt[column] = np.concatenate([spoilt[column], given[column][gone + 1 :]])
-            left = [i for i in range(COUNT) if i != gone]
-            moved = square(whole, total(spoilt, left))
-            assert moved <= step.radius**2
-            assert (
-                whole == [a + b for a, b in zip(total(spoilt, left), total(given, [gone]), strict=True)]
-                or method.per_record_key
-            )
-            furthest = max(furthest, moved)
-    assert furthest > 0.25 * step.radius**2
 
 
 # --- the same through the whole door ------------------------------------------------------------------------
