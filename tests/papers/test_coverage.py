@@ -194,16 +194,37 @@ def test_the_figures_of_a_cell_by_hand(grid: Any) -> None:
     ideal, prior = np.array([[1.0, 2.0]] * 2), np.array([4.0, 1.0])
     found = grid.grid_summary.summary(ours, free, truth, ideal, prior, 1.0)
     expected = {
-        **{"replicates": 2, "judged": 2, "covered90": 0.5, "worst90": 0.0, "covered50": 0.5, "worst50": 0.0},
-        **{"free_covered90": 1.0, "free_worst90": 1.0, "free_covered50": 0.5, "free_worst50": 0.0},
+        "replicates": 2,
+        "judged": 2,
+        "covered90": 0.5,
+        "worst90": 0.0,
+        "covered50": 0.5,
+        "worst50": 0.0,
+        "free_covered90": 1.0,
+        "free_worst90": 1.0,
+        "free_covered50": 0.5,
+        "free_worst50": 0.0,
         # z is 0 and 2 in both replicates.
-        **{"bias": 2.0, "rms": 2**0.5, "free_bias": 0.0, "free_rms": 0.0},
+        "bias": 2.0,
+        "rms": 2**0.5,
+        "free_bias": 0.0,
+        "free_rms": 0.0,
         # Widths 4 and 2 by 2 and 2, by ideal ones of 2 and 4, by the prior's of 4 and 1.
-        **{"over_free": 1.5, "over_ideal": 1.25, "over_prior": 2.0, "worst": 1, "broken": 0.0},
+        "over_free": 1.5,
+        "over_ideal": 1.25,
+        "over_prior": 2.0,
+        "worst": 1,
+        "broken": 0.0,
         # Both ranks in one of ten bins: (2 - .2)^2 / .2 + 9 * .2 = 18; in two of them 8.
-        **{"ranks": 2.0, "free_ranks": 8 / 9, "tarp": 0.25, "free_tarp": 0.5},
+        "ranks": 2.0,
+        "free_ranks": 8 / 9,
+        "tarp": 0.25,
+        "free_tarp": 0.5,
         # Missing twice has a probability of .04 where .8 is held: more than .05 / 2, so that it may be chance.
-        **{"passes_mean": "no", "passes_worst": "no?", "passes_width": "yes", "passes_prior": "no"},
+        "passes_mean": "no",
+        "passes_worst": "no?",
+        "passes_width": "yes",
+        "passes_prior": "no",
     }
     assert found.keys() == expected.keys()
     for name, value in expected.items():
