@@ -3,7 +3,8 @@
 The non-private posterior is the normal approximation at the mode, in unconstrained coordinates; NUTS where that is not
 enough. The ideal one is it, inflated by one joint Gaussian release of the whitened score at the same budget:
 
-    L, H        minus the Hessians of log prior and log likelihood, at the mode or at the mean of NUTS
+    L, H        minus the Hessians of log prior and log likelihood, at the mode; where NUTS is used, at its mean, and
+                with the sum of s s' over records for H: off the mode the Hessian may not be positive
     u           = (H / n)^(-1/2) s  for the score s of one of n units: |u|^2 is d on the mean
     released    sum of u + Normal(0, (sigma C)^2 I),  C^2 = d,  sigma the noise multiplier of one release of all units
     in scores   a noise of covariance  S = k H,  k = sigma^2 d / n
@@ -90,16 +91,24 @@ class Free:
         return self.constrain(jnp.median(jax.vmap(self.unconstrain)(self.prior(500)), 0))
 
     def parts(self, u: Any, columns: dict[str, Any]) -> tuple[Any, Any]:
-        """Return log prior, with the volume of the transforms, and log likelihood."""
+        """Return log prior, with the volume of the transforms, and the log likelihood of each record."""
         values, latents = self.unravel(u), self.constrain(u)
         _, trace = log_density(self.model, (), columns, latents)
         sites = [site for site in trace.values() if site["type"] == "sample"]
-        terms = [(site["is_observed"], jnp.sum(site["fn"].log_prob(site["value"]))) for site in sites]
-        volumes = [
-            jnp.sum(one.log_abs_det_jacobian(values[name], latents[name])) for name, one in self.transforms.items()
-        ]
-        prior = sum((term for observed, term in terms if not observed), jnp.float32(0)) + sum(volumes, jnp.float32(0))
-        return prior, sum((term for observed, term in terms if observed), jnp.float32(0))
+        prior, likelihood = jnp.float32(0), jnp.float32(0)
+        for site in sites:
+            term = site["fn"].log_prob(site["value"])
+            if site["is_observed"]:
+                likelihood += term
+            else:
+                prior += jnp.sum(term)
+        for name, transform in self.transforms.items():
+            prior += jnp.sum(transform.log_abs_det_jacobian(values[name], latents[name]))
+        return prior, likelihood
+
+    def _joint(self, u: Any, columns: dict[str, Any]) -> Any:
+        prior, likelihood = self.parts(u, columns)
+        return prior + jnp.sum(likelihood)
 
     def draws(self, latents: dict[str, Any], columns: dict[str, Any], seed: int) -> tuple[dict[str, Any], Any]:
         """Return draws of the latents, and their centre in coordinates; ``latents`` is where to begin."""
@@ -136,12 +145,17 @@ class Free:
         return found
 
     def _curvatures(self, u: Any, columns: dict[str, Any]) -> tuple[Any, Any, Any]:
-        prior, information = (-jax.hessian(lambda u, which=which: self.parts(u, columns)[which])(u) for which in (0, 1))
+        prior = -jax.hessian(lambda u: self.parts(u, columns)[0])(u)
+        if self.sampled:
+            scores = jax.jacfwd(lambda u: self.parts(u, columns)[1])(u)
+            information = scores.T @ scores
+        else:
+            information = -jax.hessian(lambda u: jnp.sum(self.parts(u, columns)[1]))(u)
         return prior, information, jax.jacfwd(lambda u: flattened(self.judge(self.constrain(u))))(u)
 
     def _newton(self, start: Any, columns: dict[str, Any]) -> Any:
         def loss(u: Any) -> Any:
-            return -sum(self.parts(u, columns))
+            return -self._joint(u, columns)
 
         def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             u, _, count = state
