@@ -131,8 +131,8 @@ def row(name: str, cell: dict[str, Any]) -> tuple[str, ...]:
     if "error" in cell:
         return (*head, cell.get("method", ""), f"does not run: {cell['error']}", *[""] * (len(HEADER) - 6))
     numbers = [
-        *("covered90", "worst90", "covered50", "worst50", "free_covered90", "free_worst90", "free_covered50", "bias"),
-        *("rms", "free_rms", "over_free", "over_ideal", "over_prior", "ranks", "free_ranks", "tarp"),
+        *("covered50", "worst50", "free_covered90", "free_worst90", "free_covered50", "bias", "rms"),
+        *("free_rms", "over_free", "over_ideal", "over_prior", "ranks", "free_ranks", "tarp"),
     ]
     says = cell["says"] + (f" {cell['broken']:.0%} of fits not finite" if cell["broken"] else "")
     judged = [cell[f"passes_{one}"] for one in ("mean", "worst", "width", "prior")]
@@ -140,6 +140,8 @@ def row(name: str, cell: dict[str, Any]) -> tuple[str, ...]:
         *head,
         cell["method"],
         says,
+        f"{cell['covered90']:.2f}",
+        f"{cell['worst90']:.2f} {cell['worst']}",
         *(f"{cell[one]:.2f}" for one in numbers),
         *("**no**" if one == "no" else one for one in judged),
         str(cell["replicates"]),

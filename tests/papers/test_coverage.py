@@ -61,6 +61,17 @@ def test_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("grid")
+@pytest.mark.parametrize("part", ["tuning", "reporting"])
+def test_the_grid_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["grid", "--quick", "--part", part, "--out", str(tmp_path)])
+    runpy.run_path(str(FOLDER / "grid.py"), run_name="__main__")
+    written = (tmp_path / "results" / f"grid_{part}.md").read_text()
+    assert written.startswith(f"`python papers/coverage/grid.py --part {part} --runs 2`")
+    assert "2, width over the ideal one" in written
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("TACIT_DATA"), reason="TACIT_DATA is not set: no records to read")
 @pytest.mark.usefixtures("study")
 @pytest.mark.parametrize("name", ["records", "auto", "rehearsal", "guides"])
@@ -229,6 +240,10 @@ def test_the_figures_of_a_cell_by_hand(grid: Any) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == (value if isinstance(value, str) else pytest.approx(value)), name
+    cell = found | {"records": 10, "method": "glm", "says": "", "worst": "x"}
+    line = dict(zip(grid.grid_summary.HEADER, grid.grid_summary.row("a, b, 1", cell), strict=True))
+    shown = {"design": "a, b", "ε": "1", "/ ideal": "1.25", "prior": "**no**", "replicates": "2"}
+    assert {name: line[name] for name in shown} == shown
     said = grid.grid_summary.grid([found, {"error": "refused", "replicates": 0}])
     assert "1, on the mean, in 95% of the cells: 0 of 2, **fails**" in said
     assert "2, width over the ideal one, in 80% of the cells: 1 of 2, **fails**" in said
