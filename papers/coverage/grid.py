@@ -140,20 +140,29 @@ class Reference(NamedTuple):
 def reference(name: str, design: Any, runs: int, work: Path) -> Reference:
     """Compute it, once for all epsilons and methods."""
     kept = Kept(work / f"{_file(name)}.npz")
-    records, latents = design.simulate(table.generator(name, 0))
-    free = nonprivate.Free(design.model, stored(design, records), design.judge, design.sampled)
-    for replicate in range(len(kept.rows), runs):
-        rng = table.generator(name, replicate)
-        records, latents = design.simulate(rng)
-        columns, seed = stored(design, records), seed_of(name, replicate)
-        truth = np.asarray(nonprivate.flattened(design.judge(latents)), np.float64)
-        drawn, centre = free.draws(latents, columns, seed)
-        ideal = free.ideal(centre, columns, design.schema.size, DELTA, EPSILONS)
-        found = grid_summary.described(free.judged(drawn), truth, rng)
-        kept.add({**found, "truth": truth, "ideal": np.stack(ideal)})
-    kept.save()
-    prior = np.subtract(*np.quantile(free.judged(free.prior(PRIOR_DRAWS)), (0.95, 0.05), axis=0))
-    return Reference(kept, prior, nonprivate.labels(design.judge(latents)))
+    about = kept.path.with_suffix(".json")
+    if len(kept.rows) < runs or not about.exists():
+        records, latents = design.simulate(table.generator(name, 0))
+        free = nonprivate.Free(design.model, stored(design, records), design.judge, design.sampled)
+        for replicate in range(len(kept.rows), runs):
+            kept.add(without_privacy(name, design, free, replicate))
+        kept.save()
+        prior = np.quantile(free.judged(free.prior(PRIOR_DRAWS)), (0.05, 0.95), axis=0)
+        facts = {"prior": (prior[1] - prior[0]).tolist(), "names": nonprivate.labels(design.judge(latents))}
+        about.write_text(json.dumps(facts))
+    facts = json.loads(about.read_text())
+    return Reference(kept, np.asarray(facts["prior"]), facts["names"])
+
+
+def without_privacy(name: str, design: Any, free: nonprivate.Free, replicate: int) -> dict[str, Any]:
+    """Return one replicate's truth, non-private posterior and ideal widths."""
+    rng = table.generator(name, replicate)
+    records, latents = design.simulate(rng)
+    columns, seed = stored(design, records), seed_of(name, replicate)
+    truth = np.asarray(nonprivate.flattened(design.judge(latents)), np.float64)
+    drawn, centre = free.draws(latents, columns, seed)
+    ideal = free.ideal(centre, columns, design.schema.size, DELTA, EPSILONS)
+    return {**grid_summary.described(free.judged(drawn), truth, rng), "truth": truth, "ideal": np.stack(ideal)}
 
 
 def cell(
