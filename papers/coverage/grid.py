@@ -232,16 +232,18 @@ def main() -> None:
             cells[key] = cell(name, design, chosen.method, epsilon, runs, beside, work)
             print(*grid_summary.row(key, cells[key]), sep=" | ", flush=True)
             order = [f"{one}, {epsilon:g}" for one in names for epsilon in EPSILONS]
-            report(chosen.out, title, {one: cells[one] for one in order if one in cells}, chosen, part, runs)
+            report(chosen.out, title, {one: cells[one] for one in order if one in cells}, len(order), chosen, part)
         jax.clear_caches()
 
 
-def report(out: Path, title: str, cells: dict[str, Any], chosen: Any, part: str, runs: int) -> None:
-    """Write the numbers and the table."""
+def report(out: Path, title: str, cells: dict[str, Any], count: int, chosen: Any, part: str) -> None:
+    """Write the numbers and the table of the cells that are done, of so many."""
     command = "python papers/coverage/grid.py " + ("--unseen" if part == "unseen" else f"--part {part}")
-    command += f" --method {chosen.method}" * (chosen.method != "auto") + f" --runs {runs}"
+    command += (
+        f" --method {chosen.method}" * (chosen.method != "auto") + f" --runs {2 if chosen.quick else chosen.runs}"
+    )
     text = [
-        f"Designs for {part}; δ = {DELTA:g}; coverage of central intervals.",
+        f"Designs for {part}, {len(cells)} of {count} cells; δ = {DELTA:g}; coverage of central intervals.",
         study.table(grid_summary.HEADER, [grid_summary.row(*one) for one in cells.items()]),
         grid_summary.grid(cells.values()),
     ]

@@ -141,7 +141,7 @@ def row(name: str, cell: dict[str, Any]) -> tuple[str, ...]:
         cell["method"],
         says,
         f"{cell['covered90']:.2f}",
-        f"{cell['worst90']:.2f} {cell['worst']}",
+        f"{cell['worst90']:.2f} {cell['worst']}".replace("|", "\\|"),
         *(f"{cell[one]:.2f}" for one in numbers),
         *("**no**" if one == "no" else one for one in judged),
         str(cell["replicates"]),

@@ -240,7 +240,7 @@ def test_the_figures_of_a_cell_by_hand(grid: Any) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == (value if isinstance(value, str) else pytest.approx(value)), name
-    cell = found | {"records": 10, "method": "glm", "says": "", "worst": "x"}
+    cell = found | {"records": 10, "method": "glm", "says": "", "worst": "1|g"}
     line = dict(zip(grid.grid_summary.HEADER, grid.grid_summary.row("a, b, 1", cell), strict=True))
     shown = {"design": "a, b", "ε": "1", "/ ideal": "1.25", "prior": "**no**", "replicates": "2"}
     assert {name: line[name] for name in shown} == shown
