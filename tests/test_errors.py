@@ -243,7 +243,7 @@ add("captured beside", lambda w: run(w, captured_beside(w), data=sized(w)), "as 
 add("captured in the likelihood", lambda w: run(w, captured_likelihood(w), data=sized(w)), "as records are declared")
 add("captured by a question", lambda w: ask(sized(w), lambda r: jnp.asarray(w.x).sum(), B, clip=1.0), "as many rows")
 add("weights, too many", lambda w: run(w, weights=(1.0, 2.0)), "block weights")
-add("weights, negative", lambda w: run(w, weights=(-1.0,)), "weights must be finite numbers above 0")
+add("weights, negative", lambda w: run(w, weights=(-1.0,)), "weights must be numbers between")
 add("contribution of nothing", lambda w: ask(w.data, lambda r: (), B, clip=1.0), "contribution is empty")
 add("model fails", lambda w: run(w, lambda x, y: x["a"]), "does not run on")
 add("wrong columns", lambda w: run(w, lambda age, sex: None), "does not run on")

@@ -14,6 +14,8 @@ import jax_privacy.clipping
 import numpy as np
 import pytest
 
+from tacit.accounting import checks
+from tacit.accounting.mechanism import Mechanism
 from tacit.engine import clip, lattice
 from tacit.engine.outer import Factors
 from tacit.engine.sizes import QUICK_OPTIONS, is_known
@@ -107,7 +109,7 @@ def test_a_clip_beyond_float32_is_refused(bound: float) -> None:
         clip.to_integers(jnp.ones((1, 2)), bound, RADIUS)
 
 
-@pytest.mark.parametrize("weight", [1e38, 1e30, 1e-30, 1e-38])
+@pytest.mark.parametrize("weight", [1e38, checks.LARGEST_WEIGHT, 1 / checks.LARGEST_WEIGHT, 1e-30])
 def test_constants_that_the_compiler_multiplies_together_break_nothing(weight: float) -> None:
     """A block weight in front of the clip: the compiler moves it, 1 / clip and the radius into one constant."""
     for bound in (2.0**-60, 1.0, 2.0**60):
@@ -115,6 +117,13 @@ def test_constants_that_the_compiler_multiplies_together_break_nothing(weight: f
         sizes = 10.0 ** np.linspace(-38, 38, 77)
         rows = np.outer(sizes, np.ones(100)).astype(np.float32)
         assert max(squared_norms(program(jnp.asarray(rows)))) <= RADIUS**2
+
+
+@pytest.mark.parametrize("weight", [1e-38, 0.9 / checks.LARGEST_WEIGHT, 1.1 * checks.LARGEST_WEIGHT, np.inf, np.nan])
+def test_weights_that_float32_may_flush_to_zero_are_refused(weight: float) -> None:
+    """With 1e-38 and JAX 0.8 the norm was taken of zeros, and integers ten times beyond the radius were summed."""
+    with pytest.raises(ValueError, match="weights must be numbers between"):
+        Mechanism(1.0, 1.0, 1.0, 1, weights=(1.0, weight))
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)

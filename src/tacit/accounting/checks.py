@@ -20,6 +20,8 @@ SMALLEST_RATE = 1e-12
 """Far below one record in all that one process can hold."""
 SMALLEST_NOISE, LARGEST_NOISE = 1e-3, 1e9
 """Noise multipliers whose cost can be computed; the wall takes fewer."""
+LARGEST_WEIGHT = 2.0**60
+"""Of a leaf of a contribution; the smallest is one over it. Beyond, float32 may flush what is made of it to zero."""
 LARGEST_STEPS = 10**7
 """Above it the distribution of the privacy loss no longer fits into memory."""
 

@@ -353,11 +353,12 @@ def _weights(where: str, value: Any) -> tuple[float, ...] | None:
             "contribution; write e.g. weights=(1.0, 0.1)."
         )
     weights = tuple(checks.as_float(where, "weights", weight) for weight in value)
-    if not weights or not all(math.isfinite(weight) and weight > 0 for weight in weights):
+    # With the clip's own range, the constants that a compiler makes of both stay normal float32 numbers.
+    if not weights or not all(1 / checks.LARGEST_WEIGHT <= weight <= checks.LARGEST_WEIGHT for weight in weights):
         raise ValueError(
-            f"{where}(weights={weights}): weights must be finite numbers above 0, one for each leaf of a "
-            "contribution, because they are divided out again after the release; write e.g. weights=(1.0, "
-            "0.1)."
+            f"{where}(weights={weights}): weights must be numbers between {1 / checks.LARGEST_WEIGHT:.1g} and "
+            f"{checks.LARGEST_WEIGHT:.1g}, one for each leaf of a contribution, because they are divided out again "
+            "after the release; write e.g. weights=(1.0, 0.1)."
         )
     return weights
 

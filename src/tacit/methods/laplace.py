@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import NamedTuple
 
 import jax
@@ -74,6 +75,7 @@ def with_curvature(method: Method, guided: GuidedModel, plan: Plan) -> Method:
         zeros, zero = jnp.zeros(size), jnp.zeros(())
         return method.init(key)._replace(path=LaplacePath(zeros, zeros, zeros, zero, jnp.zeros((size, size)), zero))
 
+    @wraps(contribute_score)  # a run is named after the method that is wrapped
     def contribute(state: State, record: Record, key: Key) -> PyTree:
         flat, shaped = coordinates(state.average)
         score, nothing = contribute_score(state, record, key), jnp.zeros(len(rows), flat.dtype)
