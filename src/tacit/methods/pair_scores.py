@@ -31,7 +31,7 @@ import numpy as np
 from tacit.facts.schema import Schema
 from tacit.methods.arguments import records_of
 from tacit.methods.covariates import Covariates
-from tacit.methods.pair_posterior import POSTERIORS, SPREAD, PairModel, PairsState
+from tacit.methods.pair_posterior import POSTERIORS, PairModel, PairsState
 from tacit.models.formula import Formula
 from tacit.models.simulated import SimulatedModel
 from tacit.models.traced import Function
@@ -83,8 +83,8 @@ def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simu
         schema = model.schema
     if schema is None:
         raise ValueError("Pair scores make records up, so they need bounds and levels: pair_scores(model, schema).")
-    if simulations < 1:
-        raise ValueError(f"simulations is {simulations}; a record draws at least one outcome a step.")
+    if simulations < 2:
+        raise ValueError(f"simulations is {simulations}; a record draws at least two outcomes a step.")
     facts = schema
 
     def build(plan: Plan) -> Method:
@@ -108,7 +108,8 @@ def _method(reading: SimulatedModel, schema: Schema, plan: Plan, simulations: in
         "histogram": jnp.zeros((covariates.number, covariates.most)),
         "products": jnp.zeros((covariates.number, covariates.number)),
         "score": jnp.zeros(size),
-        "spread": jnp.float32(0),
+        "norms": jnp.zeros(2),
+        "moments": jnp.zeros((2, size, size)),
     }
 
     def init(key: Key) -> PairsState:
@@ -122,12 +123,7 @@ def _method(reading: SimulatedModel, schema: Schema, plan: Plan, simulations: in
             return {**nothing, "products": covariates.products(state.table, record)}
 
         def pairs() -> PyTree:
-            score, square = public.pair_score(state, record, record_key)
-            return {
-                **nothing,
-                "score": math.sqrt(1 - SPREAD) * score / state.clip,
-                "spread": math.sqrt(SPREAD) * square / jnp.square(state.clip),
-            }
+            return {**nothing, **public.pair_score(state, record, record_key)}
 
         phase = jnp.minimum(phase_of[state.step], 4)
         branches = (histogram, histogram, products, products, pairs) if covariates.number else (pairs,)
@@ -137,7 +133,7 @@ def _method(reading: SimulatedModel, schema: Schema, plan: Plan, simulations: in
         state = state._replace(sums=jax.tree.map(jnp.add, state.sums, release.full))
         length = length_of[state.step]
         mean = jax.tree.map(lambda leaf: leaf / length, state.sums)
-        std = release.noise_std["spread"] / release.rate / jnp.sqrt(length)
+        std = release.noise_std["norms"] / release.rate / jnp.sqrt(length)
 
         def zoom() -> PairsState:
             return state._replace(table=covariates.zoom(state.table, mean["histogram"], std))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpyro
 from jax.flatten_util import ravel_pytree
+from numpyro.distributions import constraints
 
 from tacit.models.guided import GuidedModel
 from tacit.models.traced import Function, Run, Values, depends
@@ -32,6 +35,8 @@ class SimulatedModel(GuidedModel):
         The number of coordinates.
     covariates
         The columns of a record that its outcomes are drawn from.
+    count_of_numbers
+        How many outcomes of a record are numbers or counts.
     """
 
     def __init__(self, model: Function, placeholder: Record) -> None:
@@ -54,8 +59,10 @@ class SimulatedModel(GuidedModel):
                 f"The site {drawn[0]!r} is a numpyro.factor, from which no outcome can be drawn. Write the likelihood "
                 "as a distribution, or use tacit.vi."
             )
+        self._numeric = [name for name in self._observed if not _of_levels(one[name]["fn"])]
+        self.count_of_numbers = sum(jnp.size(one[name]["value"]) for name in self._numeric)
         self.covariates = self._read_covariates()
-        draws = jax.vmap(lambda key: self._prior_draw(key))(jax.random.split(jax.random.key(0), 500))
+        draws = jax.jit(jax.vmap(self._prior_draw))(jax.random.split(jax.random.key(0), 500))
         middle = jax.tree.map(lambda leaf: jnp.median(leaf, 0), draws)
         self.start, self._shaped = ravel_pytree(middle)
         self.size = len(self.start)
@@ -73,6 +80,11 @@ class SimulatedModel(GuidedModel):
         """Draw outcomes of one record from its other columns."""
         trace = self._free.trace(_row(record), self.latents_of(w), key)
         return {name: trace[name]["value"] for name in self._observed}
+
+    def numbers(self, outcomes: Values) -> Array:
+        """Return those outcomes whose shape a model can have wrong: numbers and counts, not levels; records first."""
+        found = [outcomes[name] for name in self._numeric]
+        return jnp.concatenate([one.reshape(*one.shape[:2], -1) for one in found], -1).astype(jnp.float32)
 
     def log_density(self, w: Array, record: Record, outcomes: Values) -> Array:
         """Return the log density of outcomes of one record."""
@@ -125,3 +137,10 @@ class SimulatedModel(GuidedModel):
 
 def _row(record: Record) -> Record:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], record)
+
+
+def _of_levels(distribution: Any) -> bool:
+    """Say whether a distribution is of yes and no, or of levels: given its mean, it has no other shape."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return distribution.support is constraints.boolean or "Categorical" in type(distribution).__name__
