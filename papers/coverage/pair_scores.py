@@ -13,6 +13,7 @@ prototype with other seeds and these designs, so they are not new to it.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpyro.distributions as dist
 import study
 
 import tacit
+from tacit.accounting import noise_multiplier
 
 study.HERE = coverage.HERE
 SEED, COLUMNS = 74_000, 8
@@ -80,17 +82,19 @@ def model(likelihood: str) -> Any:
     return regression
 
 
-def cell(design: str, epsilon: float, runs: int, count: int) -> dict[str, Any]:
-    """Return coverage of each weight and median width, private and not."""
+def cell(design: str, epsilon: float, runs: int, count: int, first: int = SEED) -> dict[str, Any]:
+    """Return coverage of each weight, errors in the claimed deviations, and median widths: private, not, and ideal."""
     likelihood, program = DESIGNS[design], None
     facts = tacit.Schema({"x": {"low": -bound(design), "high": bound(design), "shape": [COLUMNS]}})
-    held, free, widths, off = [], [], [], []
-    for seed in range(SEED, SEED + runs):
+    noise = noise_multiplier(epsilon, coverage.DELTA, rate=1.0, steps=1)
+    held, free, widths, off, errors, ideal = [], [], [], [], [], []
+    for seed in range(first, first + runs):
         records, truth = regression(design, seed, count)
         program = program or coverage.Repeated(
             tacit.pair_scores(model(likelihood), facts), records, tacit.Budget(epsilon, coverage.DELTA)
         )
-        ours = coverage.Interval.of_draws(program.fit(records, seed)["w"])
+        draws = program.fit(records, seed)["w"]
+        ours = coverage.Interval.of_draws(draws)
         ones = np.concatenate([records["x"], np.ones((count, 1), np.float32)], 1)
         if likelihood == "poisson":  # Newton's method starts at the first weight
             ones = ones[:, ::-1]
@@ -101,20 +105,27 @@ def cell(design: str, epsilon: float, runs: int, count: int) -> dict[str, Any]:
         free.append(((theirs.low < truth) & (truth < theirs.high)).tolist())
         widths.append(float(np.median((ours.high - ours.low) / (theirs.high - theirs.low))))
         off.append(float(np.sqrt(np.mean(np.square(((ours.high + ours.low) / 2 - mode) / std)))))
-    return {"covered": held, "free": free, "width": widths, "distance": off}
+        errors.append(((draws.mean(0) - truth) / draws.std(0)).tolist())
+        # One release of all scores, whitened and with their root mean square as the clip, adds so much to the variance.
+        ideal.append(math.sqrt(1 + noise**2 * len(truth) / count))
+    return {"covered": held, "free": free, "width": widths, "distance": off, "error": errors, "ideal": ideal}
 
 
 def row(found: dict[str, Any]) -> tuple[str, ...]:
-    """Write coverage and that of the worst weight, the same without privacy, the width ratio, the replicates."""
+    """Write coverage and that of the worst weight, the same without privacy, widths, errors, the replicates."""
     shares = [np.mean(found[name], 0) for name in ("covered", "free")]
     coverages = [f"{number:.2f}" for share in shares for number in (share.mean(), share.min())]
-    middling = [f"{np.median(found[name]):.2f}" for name in ("width", "distance")]
-    return (*coverages, *middling, str(len(found["width"])))
+    middling = [f"{np.median(found[name]):.2f}" for name in ("width", "ideal", "distance")]
+    errors = np.asarray(found["error"])
+    size, bias = np.sqrt(np.mean(np.square(errors), 0)), np.mean(errors, 0)
+    worst = [f"{size.mean():.2f}", f"{size.max():.2f}", f"{bias[np.argmax(np.abs(bias))]:+.2f}"]
+    return (*coverages, *middling, *worst, str(len(found["width"])))
 
 
 HEADER = (
     *("design", "ε", "coverage", "worst weight", "non-private", "its worst", "width ratio"),
-    *("distance of the centre, in non-private deviations", "replicates"),
+    *("ideal ratio", "distance of the centre, in non-private deviations", "rms error in claimed deviations"),
+    *("its worst weight", "largest mean error", "replicates"),
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import ndtr
 
 from tacit.methods.covariates import Covariates, Table, made_up
 from tacit.models.simulated import SimulatedModel
@@ -31,16 +32,18 @@ JACOBIAN = 0.1
 """The relative error in a round's mean, for each unit of the way since."""
 NEAR, TRUST, LONGEST = 0.7, 2.0, 3.0
 """How far rounds are used; how far a step goes, and one of its own steps, in units of one record's information."""
-POSTERIORS, MADE_UP, OUTCOMES, ITERATIONS = 12, 4000, 4, 16
-"""Normal approximations at the end; made-up records of each, outcomes of each of them, evaluations in a solution."""
+POSTERIORS, OUTCOMES, ITERATIONS = 12, 4, 16
+"""Normal approximations at the end; outcomes of each made-up record, evaluations in a solution."""
+MADE_UP, FEWEST, ENTRIES = 4000, 1000, 80_000
+"""Made-up records of each at most and at least, and of how many numbers in all."""
 
 GAIN = 1e-3
 """Twice the gain in log posterior below which a climb stops."""
 
 
 class Rounds(NamedTuple):
-    """The last rounds, the latest first: where, in which coordinates, with what clip, what was released, with what noise
-    in units of the clip, in how many steps (0 for none)."""
+    """The last rounds, the latest first: where, in which coordinates, with what clips, what was released, its noise in
+    units of the clip, in how many steps (0 for none)."""
 
     place: Array
     whitening: Array
@@ -96,6 +99,7 @@ class PairModel:
         self.reading, self.covariates, self.placeholder = reading, covariates, placeholder
         self.whole, self.simulations = whole, simulations
         self.score = jax.grad(reading.log_density)
+        self.made_up = min(MADE_UP, max(FEWEST, ENTRIES // reading.size))
         self.tilted = min(reading.count_of_numbers, reading.size - 1)
 
     def begin(self, sums: PyTree, key: Key) -> PairsState:
@@ -147,8 +151,8 @@ class PairModel:
 
     def rows(self, table: Table, key: Key, wobble: Array) -> PyTree:
         """Make records up."""
-        columns = self.covariates.draw(table, key, MADE_UP, wobble) if self.covariates.number else {}
-        return made_up(self.placeholder, columns, MADE_UP)
+        columns = self.covariates.draw(table, key, self.made_up, wobble) if self.covariates.number else {}
+        return made_up(self.placeholder, columns, self.made_up)
 
     def simulated(self, place: Array, rows: PyTree, key: Key) -> tuple[PyTree, Array]:
         """Draw outcomes of made-up records, several each, and their scores."""
@@ -157,7 +161,7 @@ class PairModel:
             drawn = self.reading.simulated(place, row, key)
             return drawn, self.score(place, row, drawn)
 
-        keys = jax.random.split(key, (MADE_UP, OUTCOMES))
+        keys = jax.random.split(key, (self.made_up, OUTCOMES))
         return jax.vmap(jax.vmap(one, (None, 0)))(rows, keys)
 
     def coordinates(self, state: PairsState, key: Key, std: Array) -> PairsState:
@@ -192,8 +196,7 @@ class PairModel:
         if not white.shape[1]:
             return jnp.float32(0)
         norms = jnp.linalg.norm(white, axis=1)
-        usual = jnp.nanquantile(jnp.where(norms > 0, norms, jnp.nan), QUANTILE)
-        clip = jnp.maximum(jnp.nan_to_num(usual, nan=1.0), jnp.sqrt(GROWN * self.whole) / (std + 1e-6))
+        clip = jnp.maximum(_quantile(norms), jnp.sqrt(GROWN * self.whole) / (std + 1e-6))
         return jnp.minimum(clip, 1.001 * jnp.max(norms) + 1e-6)
 
     def move(
@@ -267,14 +270,16 @@ class PairModel:
         std = jnp.sqrt(jnp.sum(jnp.square(weight * rounds.std * square))) / self.whole
         norms, squares = weight @ rounds.norms / self.whole, weight @ made.squares
         stds = std / math.sqrt(NORMS / 2), std / math.sqrt(MOMENTS / 2)
-        of_number, of_shape, of_excess, of_spread = jax.random.split(jax.random.fold_in(key, 1), 4)
-        number = _number(norms[1] / squares[1], stds[0] / squares[1], final, of_number)
+        # All that is random is drawn at once, since each call of a generator takes long to compile.
+        drawn = jax.random.normal(jax.random.fold_in(key, 1), (2 * d * d + 2,))
+        of_shape, of_spread = drawn[2:].reshape(2, d, d)
+        number = _number(norms[1] / squares[1], stds[0] / squares[1], final, ndtr(drawn[0]))
         shape = _between(moments[1], single, stds[1], final, of_shape)
         common, single = shape @ common @ shape.T, shape @ single @ shape.T
         partner = (single - common) / self.simulations
         own = squares[0] + (squares[1] - squares[0]) / self.simulations
         doubt = stds[0] / (number * squares[0])
-        excess = 1 + (norms[0] / number - own) / squares[0] + final * doubt * jax.random.normal(of_excess)
+        excess = 1 + (norms[0] / number - own) / squares[0] + final * doubt * drawn[1]
         excess = jnp.where(final, jnp.maximum(excess, 1), 1)
         wrong = _between(moments[0] / number - partner, common, stds[1] / number, final, of_spread)
         spread = excess * wrong @ common @ wrong.T
@@ -299,7 +304,7 @@ class PairModel:
 
         ``shape`` takes the scores of made-up records to those of the records; so ways of w go by its transpose.
         """
-        factor = self.whole * number / (MADE_UP * OUTCOMES)
+        factor = self.whole * number / (self.made_up * OUTCOMES)
 
         def of_round(one: Pairs, place: Array, delta: Array) -> tuple[Array, Array]:
             both = jax.value_and_grad(self.reading.log_density)
@@ -361,18 +366,19 @@ def _solved(matrix: Array, vector: Array) -> Array:
     return root.T @ (root @ vector)
 
 
-def _number(found: Array, std: Array, final: Array, key: Key) -> Array:
+def _number(found: Array, std: Array, final: Array, uniform: Array) -> Array:
     """Return the factor by which there is more information than in the made-up records: its mean, or finally a draw.
 
     Beforehand its logarithm is around 0 by Student's distribution of two degrees.
     """
     logs = jnp.linspace(math.log(1e-3), math.log(4.0), 400)
     logits = -jnp.square((found - jnp.exp(logs)) / std) / 2 - 1.5 * jnp.log(2 + jnp.square(logs / 0.5))
-    chosen = jnp.where(final, jax.random.categorical(key, logits), 0)
-    return jnp.where(final, jnp.exp(logs[chosen]), jax.nn.softmax(logits) @ jnp.exp(logs))
+    shares = jax.nn.softmax(logits)
+    chosen = jnp.minimum(jnp.sum(jnp.cumsum(shares) < uniform), len(logs) - 1)
+    return jnp.where(final, jnp.exp(logs[chosen]), shares @ jnp.exp(logs))
 
 
-def _between(found: Array, expected: Array, std: Array, final: Array, key: Key) -> Array:
+def _between(found: Array, expected: Array, std: Array, final: Array, normal: Array) -> Array:
     """Return A with A E A' about F but for their size; E was expected, and F is found with noise.
 
     How far F is from E is judged by all its entries, and what is noise is shrunk away; finally a draw.
@@ -390,7 +396,7 @@ def _between(found: Array, expected: Array, std: Array, final: Array, key: Key) 
     surplus = jnp.sum(jnp.square(off) - jnp.square(noise)) - 2 * jnp.square(noise[0, 0]) * math.sqrt(size * (size + 1))
     variance = jnp.clip(surplus / size**2, 0, FURTHER**2)
     kept = final * variance / (variance + jnp.square(noise) + 1e-12)
-    drawn = jax.random.normal(key, off.shape) * noise * jnp.sqrt(kept)
+    drawn = normal * noise * jnp.sqrt(kept)
     drawn = jnp.tril(drawn) + jnp.tril(drawn, -1).T
     values, vectors = jnp.linalg.eigh(jnp.eye(size) + kept * off + drawn)
     return root @ (vectors * jnp.sqrt(jnp.clip(values, 0.2, 5))) @ vectors.T @ inverse
@@ -403,10 +409,21 @@ def _shortened(vectors: Array, clip: Array) -> Array:
 
 def _spreads(clipped: Array, total: Callable[[Array], Array]) -> tuple[Array, Array]:
     """Return the spread of psi over all partners, and with one partner, of which (records, outcomes, partners)."""
-    number = MADE_UP * OUTCOMES
+    number = clipped.shape[0] * OUTCOMES
     single = total(clipped) / (number * (OUTCOMES - 1))
     psi = jnp.sum(clipped, 2) / (OUTCOMES - 1)
     return ((OUTCOMES - 1) * total(psi) / number - single) / (OUTCOMES - 2), single
+
+
+def _quantile(norms: Array) -> Array:
+    """Return the quantile of those above 0, by bisection: sorting takes long to compile."""
+
+    def halved(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        middle = (ends[0] + ends[1]) / 2
+        below = jnp.sum((norms > 0) & (norms <= middle)) < QUANTILE * jnp.sum(norms > 0)
+        return jnp.where(below, middle, ends[0]), jnp.where(below, ends[1], middle)
+
+    return jax.lax.fori_loop(0, 30, halved, (jnp.float32(0), jnp.max(norms) + 1e-6))[1]
 
 
 def _square(vectors: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro
+import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import constraints
 
@@ -96,6 +97,24 @@ class SimulatedModel(GuidedModel):
         values, draw = self._shaped(w), self.latents_of(w)
         volume = [jnp.sum(self.latents[name].log_abs_det_jacobian(values[name], draw[name])) for name in draw]
         return self.log_prior({}, draw) + sum(volume, jnp.asarray(0.0))
+
+    def _set_up(self, model: Function, guide: Any) -> Function:
+        """Return a guide of one point: the checks of a model ask for one, and an AutoGuide takes seconds."""
+        if self.local:
+            raise ValueError(
+                f"The latent site {self.local[0]!r} is inside the plate over records: every record has a latent "
+                "variable of its own. Pair scores are for latents outside it; sum it out of the likelihood, or use "
+                "tacit.vi with a guide that computes its distribution from the record."
+            )
+        one = self._model.structure(self._repeat(1))
+        shapes = {name: jnp.shape(one[name]["value"]) for name in self.latents}
+
+        def point(*_: Any, **__: Any) -> None:
+            for name, shape in shapes.items():
+                zeros = jnp.zeros(self.latents[name].inverse_shape(shape))
+                numpyro.sample(name, dist.Delta(self.latents[name](zeros), event_dim=len(shape)))
+
+        return point
 
     def _prior_draw(self, key: Key) -> dict[str, Array]:
         trace = self._free.trace(self._repeat(1), key=key)
