@@ -62,7 +62,7 @@ LONG = (
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[one number]",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius[vi]",
     "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius_with_products",
-    "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius_with_thin_products",
+    "tests/privacy/test_neighbours.py::test_no_neighbour_is_further_away_than_the_radius_with_single_column_products",
     "tests/privacy/test_neighbours.py::test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers",
     "tests/privacy/test_neighbours.py::test_the_allowance_for_rounding_is_needed",
     "tests/test_accounting.py::test_subsets_of_a_fixed_size_by_a_second_accountant",
@@ -180,7 +180,7 @@ def quick_flags() -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiler(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compile quickly, except in the tests of the wall, the engine and privacy: what the proofs say is of the real compiler."""
+    """Compile quickly, except in tests of the wall, the engine and privacy: the proofs are about the real compiler."""
     real = {"wall", "engine", "privacy"} & set(request.path.parts[len(Path(__file__).parts) - 1 :])
     with nullcontext() if real else _quickly():
         yield

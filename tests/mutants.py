@@ -46,20 +46,20 @@ LEFT_OUT = (
     ),
     (
         "the program",
-        "    told = [program, versions(), origin]",
-        "    told = [versions(), origin]",
+        "    facts = [program, versions(), origin]",
+        "    facts = [versions(), origin]",
         "test_each_of_the_facts_of_a_run_is_in_the_tag",
     ),
     (
         "the versions",
-        "    told = [program, versions(), origin]",
-        "    told = [program, origin]",
+        "    facts = [program, versions(), origin]",
+        "    facts = [program, origin]",
         "test_each_of_the_surroundings_is_in_the_tag",
     ),
     (
         "the machine",
-        "told, machine, np",
-        "told, [], np",
+        "facts, machine, np",
+        "facts, [], np",
         "test_each_of_the_surroundings_is_in_the_tag",
     ),
     (
@@ -222,16 +222,15 @@ MUTANTS = [
     Mutant(
         "pair scores without their clip",
         "methods/pair_posterior.py",
-        "    return vectors * jnp.minimum(1, clip / norms), ",
-        "    return vectors, ",
+        "    return vectors * jnp.minimum(1, clip / norms)\n",
+        "    return vectors\n",
         (f"{PAIRS}::test_no_record_is_longer_than_the_clip[gaussian]",),
     ),
     Mutant(
         "a pair that is not exchangeable: the shown score is clipped alone",
         "methods/pair_posterior.py",
-        "            return _clipped(state.whitening @ (shown - drawn), state.clip)\n",
-        "            alone, square = _clipped(state.whitening @ shown, state.clip)\n"
-        "            return alone - state.whitening @ drawn, square\n",
+        "self.clipped((shown - drawn) @ state.whitening.T, state.clip), 0)",
+        "self.clipped(shown[None] @ state.whitening.T, state.clip) - drawn @ state.whitening.T, 0)",
         (f"{PAIRS}::test_the_mean_at_the_truth_is_zero[gaussian]",),
     ),
     Mutant(
@@ -244,8 +243,8 @@ MUTANTS = [
     Mutant(
         "outcomes of a pair drawn by the public key, the same for all records",
         "methods/pair_scores.py",
-        "public.pair_score(state, record, record_key)",
-        "public.pair_score(state, record, key)",
+        "public.pair_score(state.posterior, record, record_key)",
+        "public.pair_score(state.posterior, record, key)",
         (f"{PAIRS}::test_records_draw_by_their_own_keys",),
     ),
     Mutant(
@@ -485,8 +484,8 @@ MUTANTS = [
     Mutant(
         "a replay is free whatever the state is",
         WALL,
-        "    told = [program, versions(), origin]\n",
-        "    told = [program, versions()]\n",
+        "    facts = [program, versions(), origin]\n",
+        "    facts = [program, versions()]\n",
         (f"{FAULTS}::test_no_look_is_lost_or_free[records changed, killed again, checkpoint lost-in the middle]",),
     ),
     Mutant(
@@ -595,7 +594,7 @@ MUTANTS = [
         "engine/clip.py",
         "        relative = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)\n",
         "        relative = 0.0\n",
-        ("tests/engine/test_clip.py::test_what_thin_products_take",),
+        ("tests/engine/test_clip.py::test_what_single_column_products_take",),
     ),
     Mutant(
         "the rate of the subsets rounded to float32",

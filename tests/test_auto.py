@@ -12,7 +12,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import tacit
-from tacit.methods import glm
+from tacit.methods import leverage
 from tacit.models.guided import GuidedModel
 from tacit.run.auto import auto, by_glm
 from tacit.run.plan import built_for, plan_for, planned
@@ -166,8 +166,8 @@ def test_without_noise_it_is_the_posterior_of_the_formula(
     10**7. No record weighs less for its leverage here. Residuals beyond 2.5 deviations are cut, and sigma is known from
     the tails: a deviation and 30%.
     """
-    monkeypatch.setattr(glm, "REACH", 100.0)
-    monkeypatch.setattr(glm, "LEVER", 100.0)
+    monkeypatch.setattr(leverage, "REACH", 100.0)
+    monkeypatch.setattr(leverage, "LEVER", 100.0)
     model, records = formula(text, family), encode(table(), SCHEMA)
     posterior = tacit.fit_public(by_glm(model), records, key=KEY, rate=1.0, steps=40)
     means = {name: jnp.asarray(draws.mean(0)) for name, draws in posterior.draws.items()}

@@ -172,7 +172,7 @@ def program_of(number: int) -> Program:
     size = max(1, int(count * rng.uniform(0.8, 1.3))) if rng.random() < 0.5 else None
     stored, most, clip = number % 10 == 5 and count > 0, 3 if number % 10 == 7 else 1, 2.0 ** rng.uniform(-3, 4)
     sigma, weighted = float(2.0 ** rng.uniform(-4, 4)), bool(rng.random() < 0.5)
-    if number % 10 == 4:  # a regression's gradient, whose sum is a thin product
+    if number % 10 == 4:  # a regression's gradient, whose sum is a single-column product
         kinds, count, rate, size = ["wide", "number"], 300, 0.5, 300
     if number % 20 == 9:  # words of AES, in several parts
         kinds, count, most, sigma = ["long"], 3, 1, 4.0

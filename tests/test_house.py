@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tacit
 
 SOURCE = Path(tacit.__file__).parent
 LINES_OF_A_FILE, LINES_OF_A_CLASS, LINES_OF_A_FUNCTION, LINES_OF_A_FACTORY = 500, 200, 80, 120
+LINES_OF_A_METHOD = 150
 LINES_TWICE, NAMES = 6, 45
 TREES = {
     file.relative_to(SOURCE).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in SOURCE.rglob("*.py")
@@ -54,13 +55,22 @@ def code_lines(file: Path) -> list[tuple[int, str]]:
     ]
 
 
+def longer(places: Iterable[str], lines: int) -> dict[str, int]:
+    """Return the files that have more lines than that, with how many they have."""
+    lengths = {place: len((SOURCE / place).read_text(encoding="utf-8").splitlines()) for place in places}
+    return {place: length for place, length in lengths.items() if length > lines}
+
+
 def test_no_file_is_longer_than_one_sitting() -> None:
-    long = {
-        place: n
-        for place in TREES
-        if (n := len((SOURCE / place).read_text(encoding="utf-8").splitlines())) > LINES_OF_A_FILE
-    }
-    assert not long
+    assert not longer(TREES, LINES_OF_A_FILE)
+
+
+def test_a_method_is_read_beside_the_papers_box() -> None:
+    """The file of each public method, docstrings included; ``network`` is what methods take, and none itself."""
+    modules = {getattr(tacit, name).__module__ for name in tacit.__all__ if name != "network"}
+    files = {f"{module.removeprefix('tacit.').replace('.', '/')}.py" for module in modules if ".methods." in module}
+    assert {"methods/glm.py", "methods/sep.py", "methods/sgd.py", "methods/vi.py"} < files < set(TREES)
+    assert not longer(files, LINES_OF_A_METHOD)
 
 
 def test_no_class_or_function_is_longer_than_a_page() -> None:

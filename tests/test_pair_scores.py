@@ -18,11 +18,12 @@ import tacit
 from tacit.engine import random
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
-from tacit.methods import pair_posterior
+from tacit.methods import pair_differences, pair_posterior
 from tacit.methods import pair_scores as module
 from tacit.methods.covariates import Covariates
-from tacit.methods.pair_posterior import PairModel, PairsState
-from tacit.methods.pair_scores import pair_scores
+from tacit.methods.pair_phases import timetable
+from tacit.methods.pair_posterior import PairModel
+from tacit.methods.pair_scores import PairsState, pair_scores
 from tacit.models.simulated import SimulatedModel
 from tacit.types import Method, Plan, Release
 from tacit.wall import keys
@@ -73,7 +74,8 @@ def built(family: str) -> tuple[Method, PairsState]:
     model = tacit.formula("y ~ x + g", schema(family), family)
     method = pair_scores(model)(Plan(placeholder(family), SIZE))
     state = jax.jit(method.init)(KEY)
-    return method, state._replace(step=jnp.int32(module.STEPS - 1), clip=jnp.full(2, math.sqrt(2.0)))
+    posterior = state.posterior._replace(clip=jnp.full(2, math.sqrt(2.0)))
+    return method, state._replace(step=jnp.int32(module.STEPS - 1), posterior=posterior)
 
 
 @pytest.mark.parametrize("family", RESPONSES)
@@ -102,7 +104,7 @@ def test_the_mean_at_the_truth_is_zero(family: str) -> None:
     method, state = built(family)
     reading = SimulatedModel(model, placeholder(family))
     place = reading.start + 0.5
-    state = state._replace(place=place, clip=jnp.full(2, 0.35))
+    state = state._replace(posterior=state.posterior._replace(place=place, clip=jnp.full(2, 0.35)))
     count = 20_000
     of_x, of_g, of_y, of_pairs = jax.random.split(KEY, 4)
     rows = {"x": 2 + jax.random.exponential(of_x, (count,)), "g": jax.random.randint(of_g, (count,), 0, 3)}
@@ -161,11 +163,11 @@ def test_the_posterior_finds_where_the_release_comes_from() -> None:
 
     total = released(state)
     std = jax.tree.map(lambda leaf: jnp.float32(0.1), total)
-    length = module._timetable(module._blocks(module.STEPS, 2))[1][-1]
+    length = timetable(module.STEPS, 2).length[-1]
     state = state._replace(sums=jax.tree.map(lambda leaf: (length - 1) * leaf, total))
     after = jax.jit(method.update)(state, Release(total, std, jnp.float32(1), total), KEY)
-    deviations = np.sqrt(np.mean(np.sum(np.square(after.roots), 2), 0))
-    assert np.all(np.abs(np.mean(after.modes, 0) - truth) < 5 * deviations)
+    deviations = np.sqrt(np.mean(np.sum(np.square(after.posterior.roots), 2), 0))
+    assert np.all(np.abs(np.mean(after.posterior.modes, 0) - truth) < 5 * deviations)
     assert np.all(deviations < 0.3)
 
 
@@ -205,9 +207,11 @@ def test_made_up_covariates_are_like_the_true_ones() -> None:
 def test_how_many_records_there_are_is_learnt() -> None:
     """A factor that is well known is drawn close to it; of one that is not known, draws spread around 1."""
     uniforms = jnp.linspace(0.005, 0.995, 100)
-    drawn = jax.vmap(lambda u: pair_posterior._number(jnp.float32(0.5), jnp.float32(0.01), jnp.float32(1), u))(uniforms)
+    drawn = jax.vmap(lambda u: pair_differences._number(jnp.float32(0.5), jnp.float32(0.01), jnp.float32(1), u))(
+        uniforms
+    )
     assert np.all(np.abs(drawn - 0.5) < 0.04)
-    drawn = jax.vmap(lambda u: pair_posterior._number(jnp.float32(5), jnp.float32(100), jnp.float32(1), u))(uniforms)
+    drawn = jax.vmap(lambda u: pair_differences._number(jnp.float32(5), jnp.float32(100), jnp.float32(1), u))(uniforms)
     assert 0.5 < np.median(drawn) < 2
     assert drawn[0] < 0.2
 
@@ -221,7 +225,7 @@ def test_what_the_records_show_of_their_covariates_is_taken_and_noise_is_not() -
     noise = jnp.asarray(rng.normal(size=(size, size)), jnp.float32)
 
     def between(found: Any, std: float) -> Any:
-        return pair_posterior._between(found, expected, jnp.float32(std), jnp.float32(1), jnp.zeros((size, size)))
+        return pair_differences._between(found, expected, jnp.float32(std), jnp.float32(1), jnp.zeros((size, size)))
 
     other = turned @ expected @ turned
     a = between(3 * other, 1e-4)
@@ -242,10 +246,11 @@ def test_numbers_have_a_clip_of_their_own_and_levels_have_not(family: str) -> No
     """Along the first coordinate larger outcomes pull, along no other; a skewed error then biases little."""
     public = PairModel(*parts(family), placeholder(family), float(SIZE), 8)
     assert public.tilted == (family != "bernoulli")
-    state = jax.jit(public.coordinates)(built(family)[1], KEY, jnp.float32(20))
+    of_all = built(family)[1]
+    state = jax.jit(public.coordinates)(of_all.posterior, of_all.table, KEY, jnp.float32(20))
     assert (float(state.clip[0]) > 0) == (family != "bernoulli")
     if public.tilted:
-        rows = public.rows(state.table, KEYS[0], jnp.float32(0))
+        rows = public.rows(of_all.table, KEYS[0], jnp.float32(0))
         outcomes, scores = jax.jit(public.simulated)(state.place, rows, KEYS[1])
         shown = public.reading.numbers(outcomes)[..., 0]
         apart = (scores[:, 0] - scores[:, 1]) @ state.whitening.T

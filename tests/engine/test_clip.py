@@ -426,32 +426,32 @@ def test_what_factoring_takes() -> None:
     assert clip.factoring(100, ((1000, 1000),), lattice.radius(30.0), 128.0) is None
     # Nor where subsets are so large that float32's error would cost too much.
     assert clip.factoring(100, ((300, 200),), lattice.radius(1.0), 1e6) is None
-    # The kernels of a convolutional network are written out, thin products or not: what its records hold stays cached.
-    for plain, thin in ((9216, ()), (0, ((1024, 1), (8192, 1)))):
-        network = clip.factoring(plain, ((32, 512), *thin), radius, 256.0)
+    # Kernels of convolutional networks are written out, single-column products or not: what records hold is cached.
+    for plain, single_column in ((9216, ()), (0, ((1024, 1), (8192, 1)))):
+        network = clip.factoring(plain, ((32, 512), *single_column), radius, 256.0)
         assert network is not None
         assert network.chunk == 64
 
 
-def test_what_thin_products_take() -> None:
+def test_what_single_column_products_take() -> None:
     """Less than a hundredth of the clip, or they are written out; float32 adds up a block of records, not a chunk."""
     radius = lattice.radius(1.3)
-    thin = clip.factoring(0, ((100, 1),), radius, 256.0)
-    assert thin is not None
-    assert (thin.chunk, thin.block, thin.chunks) == (288, 96, 2)
+    single = clip.factoring(0, ((100, 1),), radius, 256.0)
+    assert single is not None
+    assert (single.chunk, single.block, single.chunks) == (288, 96, 2)
     gamma = 98 * 2.0**-24 / (1 - 98 * 2.0**-24)
-    moved = 10 * (1 + 6.5 / 2**thin.fine) + radius * (2 * gamma * 288 * 2 + 2.0**-24)
-    assert thin.shrink(radius) * (1 + 100 * 2.0**-24) * radius + moved <= radius
-    assert thin.shrink(radius) > 0.99
-    one_sum = thin._replace(block=288)
-    assert one_sum.shrink(radius) < thin.shrink(radius) - 0.01, "a chunk in one sum would take two hundredths more"
+    moved = 10 * (1 + 6.5 / 2**single.fine) + radius * (2 * gamma * 288 * 2 + 2.0**-24)
+    assert single.shrink(radius) * (1 + 100 * 2.0**-24) * radius + moved <= radius
+    assert single.shrink(radius) > 0.99
+    one_sum = single._replace(block=288)
+    assert one_sum.shrink(radius) < single.shrink(radius) - 0.01, "a chunk in one sum would take two hundredths more"
     assert clip.factoring(0, ((60, 1),), radius, 256.0) is None, "a short contribution is written out"
     assert clip.factoring(0, ((100, 1),), radius, 4000.0) is None, "float32's error would cost too much"
     assert clip.factoring(0, ((100, 1),), radius, None) is None, "records beyond the chunks would be many"
 
 
 @pytest.mark.parametrize("block", [1, 50, 96, 288])
-def test_the_sum_of_thin_products_is_as_accurate_as_the_proof_says(block: int) -> None:
+def test_the_sum_of_single_column_products_is_as_accurate_as_the_proof_says(block: int) -> None:
     numbers = np.random.default_rng(block)
     left = numbers.standard_normal((288, 100)).astype(np.float32)
     right = (1e5 * np.abs(numbers.standard_normal((288, 1)))).astype(np.float32)

@@ -143,7 +143,7 @@ def test_what_is_not_an_outer_product_stays_as_it_is() -> None:
         "scaled unequally": lambda w, x: jnp.outer(x, jnp.cos(x)) * w["a"][:, :P],
         "a long vector": lambda w, x: jnp.tile(x, 100),
         "small": lambda w, x: jnp.outer(x[:50], x[:50]),
-        "thin": lambda w, x: jnp.outer(jnp.tile(x, 50), x[:3]),
+        "single_column": lambda w, x: jnp.outer(jnp.tile(x, 50), x[:3]),
         "whole numbers": lambda w, x: jnp.outer(jnp.int32(x), jnp.int32(10 * x)),
         "whole numbers, cast": lambda w, x: jnp.outer(jnp.int32(x), jnp.int32(10 * x)).astype(jnp.float32),
         "the same for all": lambda w, x: w["a"],
@@ -154,7 +154,7 @@ def test_what_is_not_an_outer_product_stays_as_it_is() -> None:
 
 
 @recognising
-def test_any_other_leaf_is_a_thin_product() -> None:
+def test_any_other_leaf_is_a_single_column_product() -> None:
     """Of the array that it is made of by rearranging and scaling, and of each record's number."""
     cases: dict[str, tuple[Callable[..., Any], Any]] = {
         "a regression's gradient": (lambda w, x: jax.grad(lambda b: jax.nn.log_sigmoid(x @ b))(w["b"][:P]), X),
@@ -168,8 +168,8 @@ def test_any_other_leaf_is_a_thin_product() -> None:
     for name, (contribute, held) in cases.items():
         every = jax.vmap(contribute, (None, 0))
         leaves = jax.tree.leaves(every(WEIGHTS, X))
-        outers = outer.find(every, WEIGHTS, X, thin=True)
-        values = jax.jit(lambda w, x, every=every: outer.split(every, w, x, thin=True).values)(WEIGHTS, X)
+        outers = outer.find(every, WEIGHTS, X, single_column=True)
+        values = jax.jit(lambda w, x, every=every: outer.split(every, w, x, single_column=True).values)(WEIGHTS, X)
         for product, value, leaf in zip(outers, values, leaves, strict=True):
             assert product is not None
             if product.columns > 1:
@@ -183,7 +183,9 @@ def test_any_other_leaf_is_a_thin_product() -> None:
                 np.testing.assert_allclose(one, leaf[i], rtol=1e-4, atol=1e-5, err_msg=name)
             total = product.leaf(np.einsum("np,nq->pq", *value))
             np.testing.assert_allclose(total, leaf.sum(0), rtol=1e-3, atol=1e-4, err_msg=name)
-    assert outer.find(jax.vmap(lambda x: jnp.int32(x)), X, thin=True) == [None], "whole numbers are exact as they are"
+    assert outer.find(jax.vmap(lambda x: jnp.int32(x)), X, single_column=True) == [None], (
+        "whole numbers are exact as they are"
+    )
 
 
 @recognising
@@ -231,7 +233,7 @@ def test_taken_apart_or_not_the_sum_is_the_same(
     assert apart.contributions.factoring.pairs == ((P, Q), (Q, 1), (Q, R))
     assert apart.contributions.factoring.plain == 0
     found = totals(apart, records, network())
-    monkeypatch.setattr(outer, "find", lambda *arguments, thin: [None] * 3)
+    monkeypatch.setattr(outer, "find", lambda *arguments, single_column: [None] * 3)
     whole = step_of(network(), clip=clip, weights=weights)
     assert whole.contributions.factoring is None
     wanted = totals(whole, records, network())
@@ -337,7 +339,7 @@ def test_no_array_holds_every_record_s_product(monkeypatch: pytest.MonkeyPatch) 
     apart = step_of(network())
     each = {apart.sizes.chunk * P * Q, apart.sizes.chunk * Q * R, apart.sizes.chunk * apart.dimension}
     assert not each & arrays(apart)
-    monkeypatch.setattr(outer, "find", lambda *arguments, thin: [None] * 3)
+    monkeypatch.setattr(outer, "find", lambda *arguments, single_column: [None] * 3)
     whole = step_of(network())
     assert {whole.sizes.chunk * P * Q, whole.sizes.chunk * Q * R, whole.sizes.chunk * whole.dimension} & arrays(whole)
 

@@ -225,7 +225,7 @@ def test_every_kind_of_leaf_in_one_step(clip: float, monkeypatch: pytest.MonkeyP
     assert (64, 128) in cheap.contributions.factoring.pairs
     found = cheap.release(sums(cheap, given)).total
     monkeypatch.setattr(rewrite, "rewritten", lambda contribution: contribution)
-    monkeypatch.setattr("tacit.engine.outer.find", lambda *arguments, thin: [None] * 7)
+    monkeypatch.setattr("tacit.engine.outer.find", lambda *arguments, single_column: [None] * 7)
     whole = step()
     assert not whole.contributions.sparse
     assert whole.contributions.factoring is None

@@ -13,8 +13,8 @@ from scipy import optimize, special, stats
 
 import tacit
 from tacit.methods import glm as module
-from tacit.methods.curvature import GLMState
-from tacit.methods.glm import glm
+from tacit.methods import leverage
+from tacit.methods.glm import GLMState, glm
 from tacit.methods.likelihoods import CUT, CUT_SQUARE, FAMILIES, INSIDE_SQUARE
 from tacit.methods.running import cut_normal
 from tacit.types import Method, Plan, Release
@@ -88,8 +88,8 @@ def test_without_noise_it_is_laplaces_posterior(likelihood: str, monkeypatch: py
 
     A thousand draws: means within 0.2 and widths within 14% are six Monte-Carlo errors, a false alarm in 10**7.
     """
-    monkeypatch.setattr(module, "REACH", 100.0)
-    monkeypatch.setattr(module, "LEVER", 100.0)
+    monkeypatch.setattr(leverage, "REACH", 100.0)
+    monkeypatch.setattr(leverage, "LEVER", 100.0)
     data = records(likelihood, 1000)
     posterior = tacit.fit_public(glm(likelihood), data, steps=module.STEPS, rate=1.0, key=KEY)
     mode, deviation = solution(likelihood, data["x"].astype(float), data["y"].astype(float), 4.0)
@@ -116,8 +116,8 @@ def test_without_noise_groups_have_the_posterior_of_the_singular_design(monkeypa
 
     A thousand draws: means within 0.2 and widths within 14% are six Monte-Carlo errors, a false alarm in 10**6.
     """
-    monkeypatch.setattr(module, "REACH", 100.0)
-    monkeypatch.setattr(module, "LEVER", 100.0)
+    monkeypatch.setattr(leverage, "REACH", 100.0)
+    monkeypatch.setattr(leverage, "LEVER", 100.0)
     data, design = clinics()
 
     def precision(std: float) -> np.ndarray:
@@ -243,8 +243,10 @@ def test_no_record_exceeds_the_clip(likelihood: str) -> None:
         late = trial % 4
         state = start._replace(
             step=jnp.int32(20 if late else 0),
-            whitening=jnp.asarray(vectors.T * 10.0 ** generator.uniform(-1, 1, (COLUMNS, 1)), jnp.float32),
-            spread=jnp.asarray(generator.uniform(0.05, 1, COLUMNS), jnp.float32),
+            whitening=start.whitening._replace(
+                matrix=jnp.asarray(vectors.T * 10.0 ** generator.uniform(-1, 1, (COLUMNS, 1)), jnp.float32),
+                spread=jnp.asarray(generator.uniform(0.05, 1, COLUMNS), jnp.float32),
+            ),
             usual=jnp.float32(10.0 ** generator.uniform(-3, 2)),
             place=jnp.asarray(np.append(place[:COLUMNS], np.clip(place[COLUMNS:], -3, 3)), jnp.float32),
         )

@@ -620,7 +620,7 @@ def test_gradients_of_dense_layers_are_never_written_out() -> None:
         sizes = [leaf.size for leaf in jax.tree.leaves(net.start(KEY))]
         assert all(outer is not None for outer in found)
         assert [outer.columns > 1 for outer in found] == [size > 4096 for size in sizes]
-        assert sum(outer.columns > 1 for outer in found) == 2, "the others are thin"
+        assert sum(outer.columns > 1 for outer in found) == 2, "the others have a single column"
 
 
 @pytest.mark.slow

@@ -281,7 +281,7 @@ def test_no_neighbour_is_further_away_than_the_radius_with_products(name: str, s
     assert furthest > 0.85 * radius**2
 
 
-def thin() -> Method:
+def single_column() -> Method:
     """Contribute a part of the record times a number of its own, as a regression does."""
     return product()._replace(contribute=lambda state, record, key: record[:LEFT] * record[LEFT])
 
@@ -295,9 +295,9 @@ def adversarial_thin(generator: np.random.Generator, count: int, clip: float) ->
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.05, 1.0, 20.0])
-def test_no_neighbour_is_further_away_than_the_radius_with_thin_products(noise_multiplier: float) -> None:
+def test_no_neighbour_is_further_away_than_the_radius_with_single_column_products(noise_multiplier: float) -> None:
     mechanism = Mechanism(0.5, 0.7, noise_multiplier, 10)
-    case = Case(thin(), LEFT + 1, mechanism, 1)
+    case = Case(single_column(), LEFT + 1, mechanism, 1)
     generator = np.random.default_rng(7)
     counts = (1, 2, 300, 400)  # beyond 352 records they are added one by one
     sums = {count: summed(case, count, 300) for n in counts for count in (n, n - 1)}

@@ -108,10 +108,10 @@ def main(arguments: list[str] | None = None) -> int:
     cores = system.cores() if hasattr(os, "sched_setaffinity") else []
     running = []
     for process in range(chosen.processes):
-        told = {COORDINATOR: f"127.0.0.1:{port}", PROCESSES: str(chosen.processes), PROCESS: str(process)}
-        told[CORES] = " ".join(map(str, cores))
+        settings = {COORDINATOR: f"127.0.0.1:{port}", PROCESSES: str(chosen.processes), PROCESS: str(process)}
+        settings[CORES] = " ".join(map(str, cores))
         command = [sys.executable, chosen.script, *chosen.arguments]
-        child = subprocess.Popen(command, env={**os.environ, **told})
+        child = subprocess.Popen(command, env={**os.environ, **settings})
         if mine := cores[process :: chosen.processes]:
             os.sched_setaffinity(child.pid, mine)  # before JAX counts them
         running.append(child)

@@ -34,9 +34,9 @@ LIGHT_LOSS, FACTORED_LOSS = 0.01, 0.1
 """The share of the clip that float32 sums should not, and that all of factoring must not, take."""
 LARGEST_CHUNK = 288
 """Records in one matrix product, at most: its error in float32 grows with them."""
-THIN_BLOCK = 96
-"""Records in one float32 sum where all products are thin: several sums take no longer than one, and err less."""
-SMALLEST_THIN = 64
+SINGLE_COLUMN_BLOCK = 96
+"""Records in one float32 sum where all products have a single column: several sums take no longer, and err less."""
+SMALLEST_SINGLE_COLUMN = 64
 """Contributions of fewer numbers are written out: there is next to nothing to write."""
 CACHED_CHUNK = 64
 """Records in one matrix product where most of a contribution is written out: what they hold stays in the cache."""
@@ -58,7 +58,7 @@ class Factoring(NamedTuple):
     chunk
         Records in one matrix product.
     block
-        Records in one sum in float32: all of a chunk or, where all products are thin, a part of it.
+        Records in one sum in float32: all of a chunk or, where all products have a single column, a part of it.
     tail
         Records in the last matrix product of a step where so few are left; zero where all have a chunk's.
     chunks
@@ -105,27 +105,27 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
     usual = 128.0 if expected is None else expected
     products = sum(rows * columns for rows, columns in pairs)
     written = plain + sum(rows for rows, columns in pairs if columns == 1)
-    thin = all(columns == 1 for _, columns in pairs)
+    single_column = all(columns == 1 for _, columns in pairs)
     # Either passes over the sum of products are what takes time, or what a chunk's records hold beside them.
-    largest = LARGEST_CHUNK if thin or products > CACHED_CHUNK * written else CACHED_CHUNK
+    largest = LARGEST_CHUNK if single_column or products > CACHED_CHUNK * written else CACHED_CHUNK
     pieces = 0
     while True:
         pieces = 2 * pieces or math.ceil((usual + 2 * math.sqrt(usual)) / largest)
         chunk = full_chunk(usual, pieces)
-        block = math.ceil(chunk / math.ceil(chunk / THIN_BLOCK)) if thin else chunk
+        block = math.ceil(chunk / math.ceil(chunk / SINGLE_COLUMN_BLOCK)) if single_column else chunk
         loss = 2 * (block + 3) * chunk * UNIT_ROUNDOFF
         if expected is None:
             chunks = max(1, math.floor(LIGHT_LOSS / loss))
         else:
             chunks = math.ceil((usual + 6 * math.sqrt(usual)) / chunk)
-        if thin or chunk <= 32 or chunks * loss <= 2 * LIGHT_LOSS:
+        if single_column or chunk <= 32 or chunks * loss <= 2 * LIGHT_LOSS:
             break
     # What is written out and rounded one by one loses next to nothing, and records beyond the chunks take no longer.
-    if thin and (expected is None or plain + products < SMALLEST_THIN or chunks * loss > LIGHT_LOSS):
+    if single_column and (expected is None or plain + products < SMALLEST_SINGLE_COLUMN or chunks * loss > LIGHT_LOSS):
         return None
     # About half of all subsets are no larger than expected, and need not be filled up to what most are.
     tail = math.ceil(usual % chunk / 8) * 8
-    tail = tail if expected is not None and not thin and SMALLEST_TAIL <= tail < chunk else 0
+    tail = tail if expected is not None and not single_column and SMALLEST_TAIL <= tail < chunk else 0
     # int32 holds the sum of a group beside a low limb or the noise, the bound on float32's error included.
     for fine in reversed(range(lattice.LIMB + 1)):
         room = lattice.LOW_ROOM / 2**fine - lattice.LARGEST_NOISE
@@ -133,7 +133,7 @@ def factoring(plain: int, pairs: tuple[tuple[int, int], ...], radius: int, expec
         if group >= min(4, chunks):
             narrow = expected is not None and group >= chunks
             found = Factoring(plain, pairs, chunk, block, tail, chunks, fine, group, narrow)
-            return found if found.shrink(radius) >= 1 - (2 * LIGHT_LOSS if thin else FACTORED_LOSS) else None
+            return found if found.shrink(radius) >= 1 - (2 * LIGHT_LOSS if single_column else FACTORED_LOSS) else None
     return None
 
 
@@ -240,7 +240,7 @@ def product(factors: Factors, block: int) -> Int32[Array, "rows columns"]:
     blocks = -(-len(right) // block)
     if blocks == 1:
         return jnp.rint(_summed(left, right)).astype(jnp.int32)
-    # Of a thin product: a row for each block, in which the records of the others are zeros, and round nothing.
+    # Of a single-column product: a row for each block, in which the records of the others are zeros, and round nothing.
     here = (jnp.arange(len(right)) // block)[:, None] == jnp.arange(blocks)
     sums = jnp.rint(_summed(jnp.where(here, right, 0), left)).astype(jnp.int32)
     return jnp.sum(sums, axis=0)[:, None]

@@ -64,14 +64,14 @@ class Contributions:
             not is_sparse(leaf) and 1 / clip.LARGEST_SCALE <= scale <= clip.LARGEST_SCALE
             for leaf, scale in zip(leaves, scales, strict=True)
         ]
-        # Leaves that are no outer products are thin ones beside those that are, or beside one another.
-        found = outer.find(self._unclipped, state, two, jax.random.key(0), record_key, thin=True)
+        # Leaves that are no outer products are single-column ones beside those that are, or beside one another.
+        found = outer.find(self._unclipped, state, two, jax.random.key(0), record_key, single_column=True)
         found = [product if mine else None for product, mine in zip(found, may, strict=False)]
         pairs = tuple((product.rows, product.columns) for product in found if product)
         plain = self.layout.length - sum(rows * columns for rows, columns in pairs)
         # With all records there are few steps, and what they say in full should not be shortened.
-        thin = self.mechanism.rate < 1 or any(columns > 1 for _, columns in pairs)
-        factoring = clip.factoring(plain, pairs, self.radius, expected) if pairs and thin else None
+        single_column = self.mechanism.rate < 1 or any(columns > 1 for _, columns in pairs)
+        factoring = clip.factoring(plain, pairs, self.radius, expected) if pairs and single_column else None
         return (found, factoring) if factoring else ([None] * len(leaves), None)
 
     def _unclipped(self, state: State, rows: PyTree, key: Key, record_key: Key | None) -> list[Array]:
@@ -148,7 +148,7 @@ class Contributions:
             apart += [False] * (len(self.sparse) + bool(self.method.requirements))
             if not any(apart):
                 return self._unclipped(state, mine[0], key, mine[1])
-            return outer.split(self._unclipped, state, mine[0], key, mine[1], apart=apart, thin=True).values
+            return outer.split(self._unclipped, state, mine[0], key, mine[1], apart=apart, single_column=True).values
 
         if self.slot_invariant:
             return evaluate((rows, record_key))

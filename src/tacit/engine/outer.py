@@ -5,8 +5,8 @@ propagated back to its output. Its norm is the product of two short norms, and a
 ``split`` traces the contributions of a chunk of records, looks at how each large leaf was computed, and where that was
 an outer product gives the two factors in place of the leaf. What it does not recognise stays as it is.
 
-Any other leaf can be taken for a thin product, of itself and of one number: the gradient of a regression is a record's
-columns times a number. Then nothing of it is written out, and its sum is a matrix product too.
+Any other leaf can be taken for a single-column product, of itself and of one number: the gradient of a regression is a
+record's columns times a number. Then nothing of it is written out, and its sum is a matrix product too.
 
 Nothing here can change what a contribution is: a leaf is taken apart only along operations of which it is known that
 they rearrange or scale, and a sum is put together again by the same operations.
@@ -68,7 +68,7 @@ def split(
     function: Callable[..., PyTree],
     *arguments: PyTree,
     apart: Sequence[bool] | None = None,
-    thin: bool = False,
+    single_column: bool = False,
     smallest: int = SMALLEST,
 ) -> Split:
     """Evaluate a function of a batch of records, taking large outer products apart.
@@ -83,8 +83,8 @@ def split(
         Its arguments, as arrays or tracers.
     apart
         Which leaves may be taken apart; by default all.
-    thin
-        Whether leaves that are no outer products are taken for thin ones.
+    single_column
+        Whether leaves that are no outer products are taken for single-column ones.
     smallest
         Leaves of fewer numbers stay whole.
     """
@@ -93,7 +93,7 @@ def split(
     makers = trace.makers(jaxpr)
     apart = [True] * len(jaxpr.outvars) if apart is None else apart
     found = [
-        _Walk.find(makers, atom, smallest, thin) if may else None
+        _Walk.find(makers, atom, smallest, single_column) if may else None
         for atom, may in zip(jaxpr.outvars, apart, strict=True)
     ]
     wanted = [
@@ -114,7 +114,7 @@ def pays(whole: int, parts: int, smallest: int = SMALLEST) -> bool:
     return whole >= max(smallest, GAIN * parts)
 
 
-def find(function: Callable[..., PyTree], *arguments: PyTree, thin: bool = False) -> list[Outer | None]:
+def find(function: Callable[..., PyTree], *arguments: PyTree, single_column: bool = False) -> list[Outer | None]:
     """Return for each leaf whether ``split`` takes it apart; shapes in place of arrays will do.
 
     Privacy: public.
@@ -122,7 +122,7 @@ def find(function: Callable[..., PyTree], *arguments: PyTree, thin: bool = False
     outers: list[Outer | None] = []
 
     def charge(*arguments: PyTree) -> None:
-        outers.extend(split(function, *arguments, thin=thin).outers)
+        outers.extend(split(function, *arguments, single_column=single_column).outers)
 
     jax.eval_shape(charge, *arguments)
     return outers
@@ -145,7 +145,7 @@ class _Source(NamedTuple):
 class _Walk:
     """The way from a leaf back to the outer product that it was made by."""
 
-    def __init__(self, makers: dict[Any, Any], leaf: Any, smallest: int, thin: bool) -> None:
+    def __init__(self, makers: dict[Any, Any], leaf: Any, smallest: int, single_column: bool) -> None:
         self.makers = makers
         self.records, *shape = leaf.aval.shape
         self.axis = 0  # of the records, in the array where the walk stands
@@ -155,9 +155,9 @@ class _Walk:
         if self.records < 2 or not jnp.issubdtype(leaf.aval.dtype, jnp.floating):
             raise _NotOuterError
         self.left: _Source
-        self.right: _Source | None = None  # of a thin product it may be the number 1
+        self.right: _Source | None = None  # of a single-column product it may be the number 1
         self.left_size, self.right_size, self.turned = 0, 0, False
-        if thin:
+        if single_column:
             self._end_thin(leaf)
         else:
             atom = leaf
@@ -168,8 +168,8 @@ class _Walk:
         self.outer = self._whole(tuple(shape))
 
     @classmethod
-    def find(cls, makers: dict[Any, Any], leaf: Any, smallest: int, thin: bool) -> _Walk | None:
-        for kind in (False, True)[: 1 + thin]:
+    def find(cls, makers: dict[Any, Any], leaf: Any, smallest: int, single_column: bool) -> _Walk | None:
+        for kind in (False, True)[: 1 + single_column]:
             try:
                 return cls(makers, leaf, smallest, kind)
             except _NotOuterError:

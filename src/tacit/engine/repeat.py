@@ -43,7 +43,7 @@ def best_of(
 
     Parameters
     ----------
-    doors
+    runners
         One for each candidate; all with the same recipe, ledgers and run, of the kind "select".
     starts
         The public state in which each candidate's run begins.

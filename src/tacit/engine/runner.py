@@ -182,7 +182,7 @@ class Runner:
     def rehearse(self, data: PrivateData, secret: Key, key: Key) -> Runner:
         """Return the same program for other made-up records of the same number and shape, without compiling it again.
 
-        Privacy: refuses a door whose secret is secret; a simulation protects nobody, and certifies that.
+        Privacy: refuses a runner whose secret is secret; a simulation protects nobody, and certifies that.
         """
         programs = self._programs.over(data) if self._charge.simulation else None
         if programs is None:
@@ -222,8 +222,8 @@ def versions() -> dict[str, str]:
 def _tag(secret: Key, key: Key, records: PyTree, program: str, origin: bytes) -> str:
     """Hash what decides the bits of a step, keyed by the secret: equal tags mean a replay shows nothing new."""
     machine = [platform.platform(), system.cores(), _processor(), _configuration()]
-    told = [program, versions(), origin]
-    return storage_of(records).tag(random.to_bytes(secret), told, machine, np.asarray(jax.random.key_data(key)))
+    facts = [program, versions(), origin]
+    return storage_of(records).tag(random.to_bytes(secret), facts, machine, np.asarray(jax.random.key_data(key)))
 
 
 def _configuration() -> list[tuple[str, str]]:

@@ -111,8 +111,8 @@ class Shards(Storage):
     def tag(self, secret: bytes, program: list[Any], machine: list[Any], key: np.ndarray) -> str:
         """Return the tag of all shards together; refuse processes that run different programs."""
         common = repr([*program, key.tolist()]).encode()
-        told = gathered(np.frombuffer(hashlib.sha256(common).digest(), np.uint8))
-        if (told != told[0]).any():
+        hashes = gathered(np.frombuffer(hashlib.sha256(common).digest(), np.uint8))
+        if (hashes != hashes[0]).any():
             raise ValueError(
                 "The processes were given different models, recipes or keys, so that their sums do not belong "
                 "together. Start them with one script and the same settings."

@@ -22,7 +22,7 @@ def draft(path: str | Path) -> str:
     does not pass as a schema until each column has one line.
 
     Privacy: public, as the header of a file is. A file without a header has a record in its place, and is refused where
-    that can be told.
+    that can be seen.
     """
     names, kinds = list(header(path)[0]), {}
     if str(path).endswith(".parquet"):

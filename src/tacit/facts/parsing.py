@@ -84,7 +84,7 @@ def evaluate(description: Any, frame: Any) -> None:
     functions = {name: both[0] for name, both in FUNCTIONS.items()}
     environment = Environment([{**functions, "np": np, "True": True, "False": False, "None": None}])
     try:
-        with np.errstate(all="ignore"):  # what is not finite is told below
+        with np.errstate(all="ignore"):  # what is not finite is refused below
             description.eval(frame, environment)
     except Exception as error:
         raise ValueError(f"A term of the formula cannot be set up: {error}") from error

@@ -81,7 +81,7 @@ class Anchor(NamedTuple):
         return ""
 
     def found(self, lines: Sequence[Line]) -> int:
-        """Return how many of the lines that this anchor knows are the first of these lines, as far as can be told.
+        """Return how many of the lines that this anchor knows are the first of these lines, as far as it can know.
 
         Privacy: public.
         """

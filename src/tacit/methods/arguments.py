@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any, ParamSpec
 
 import jax.numpy as jnp
+import numpy as np
 
-from tacit.types import Plan
+from tacit.types import MethodFor, Plan, Suggestions
 
-
-def check_positive(**values: float) -> None:
-    """Refuse public numbers that are not positive, by their names."""
-    for name, value in values.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value:g}, but must be a positive number, chosen without reading the data.")
+P = ParamSpec("P")
 
 
-def check_choice(allowed: Sequence[str], **values: str) -> None:
+def check_positive(**values: float | Sequence[float] | None) -> None:
+    """Refuse public numbers, one or several to a name, that are not positive; None stands for a default."""
+    for name, given in values.items():
+        for value in () if given is None else np.ravel(given):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"{name} is {value:g}, but must be a positive number, chosen without reading the data."
+                )
+
+
+def check_choice(allowed: Collection[str], **values: str) -> None:
     """Refuse texts that are none of those allowed, by their names."""
     for name, value in values.items():
         if value not in allowed:
@@ -66,6 +75,70 @@ def records_of(plan: Plan, name: str, given: int | None = None) -> int:
         )
     _check_size(plan.size)
     return plan.size * plan.max_records
+
+
+def check_single(plan: Plan, name: str) -> None:
+    """Refuse units of several records, for a method that bounds single ones.
+
+    Privacy: public.
+    """
+    if plan.max_records > 1:
+        raise ValueError(
+            f"A {plan.unit} has up to {plan.max_records} records, and {name} bounds single ones. Use tacit.vi."
+        )
+
+
+def steps_of(plan: Plan, name: str, usual: int, least: int) -> int:
+    """Return the number of steps of a method whose phases are parts of them: the plan's, or the usual one.
+
+    Privacy: public.
+    """
+    steps = usual if plan.steps is None else plan.steps
+    if steps < least:
+        raise ValueError(f"steps is {steps}; the phases of {name} need at least {least}. Write steps={usual}.")
+    return steps
+
+
+def full_batches(size: int, steps: int) -> dict[str, Any]:
+    """Return what suits a ``Method`` that takes all records in each step and fits its contributions to a clip of 1.
+
+    Privacy: public.
+    """
+    suggests = Suggestions(clip=1.0, rate=1.0, steps=steps)
+    return {"bounded": True, "for_size": size, "for_steps": steps, "suggests": suggests}
+
+
+def with_deprecated(*names: str) -> Callable[[Callable[P, MethodFor]], Callable[P, MethodFor]]:
+    """Take deprecated arguments of a factory, ``size`` or ``steps``, with a warning, and hand them to it in its plan.
+
+    Privacy: public.
+    """
+
+    def taking(factory: Callable[P, MethodFor]) -> Callable[P, MethodFor]:
+        @functools.wraps(factory)
+        def made(*args: P.args, **options: P.kwargs) -> MethodFor:
+            given: dict[str, Any] = {name: options.pop(name) for name in names if name in options}
+            moved(**given)
+            method = factory(*args, **options)
+            return (
+                MethodFor(lambda plan: method.build(_plan_with(plan, factory.__name__, **given))) if given else method
+            )
+
+        return made
+
+    return taking
+
+
+def _plan_with(plan: Plan, name: str, size: int | None = None, steps: int | None = None) -> Plan:
+    """Return a plan with the numbers that were given to a method; refuse one that has others."""
+    if size is not None:
+        plan = replace(plan, size=records_of(plan, name, size), max_records=1)  # it was the number of records
+    if steps is not None and plan.steps not in (None, steps):
+        raise ValueError(
+            f"steps={steps} was given to {name}, and steps={plan.steps} to the fit. Leave it out of {name}, whose "
+            "phases are parts of the steps of the fit."
+        )
+    return plan if steps is None else replace(plan, steps=steps)
 
 
 def moved(size: int | None = None, steps: int | None = None) -> None:

@@ -1,4 +1,10 @@
-"""Moments and curvatures of whitened columns, as noisy releases show them."""
+"""The curvature H of a regression, as noisy releases along a path show it.
+
+Where noise hides H, a posterior with the best guess of it believes in information that is not there. So each draw has a
+curvature of its own, with eigenvalues from normal distributions cut at 0. H is expected to be a M + b (Mu)(Mu)', as for
+normal x (Stein), up to the noise in M and to what the releases show beyond it. Since records of leverage weigh less, it
+is raised to its trace, which is released too, less what noise may have added to that.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +12,15 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import block_diag
 
-from tacit.methods.running import Running, blend, shrink_off_diagonal, uniform_average
-from tacit.types import Array, Release
+from tacit.methods.leverage import FAR
+from tacit.methods.running import cut_normal
+from tacit.methods.whitening import TINY, Whitening, symmetrize
+from tacit.types import Array, Key, Release, State
 
 DOUBT = 2.0
 """By how many deviations of its noise the trace is believed to be less than released."""
-FAR = 4.0
-"""What records may reach in the trace, in units of what they may in the curvature."""
-FLOOR, LEAST = 0.7, 0.1
-"""The least eigenvalue of M to whiten by, in units of what noise alone makes; the part of it to believe in at least."""
-TINY = 1e-20
 
 
 class Path(NamedTuple):
@@ -37,39 +41,13 @@ class Path(NamedTuple):
     number: Array
 
 
-class GLMState(NamedTuple):
-    """Of x: the averaged M, the whitening W, the moments of z that are believed (``spread``) and their variances.
+def start_path(place: Array, whitening: Whitening) -> Path:
+    """Return the averages over a path that has no step yet.
 
-    Then u (``place``), the usual h there, and the path.
+    Privacy: public.
     """
-
-    step: Array
-    moments: Running
-    whitening: Array
-    spread: Array
-    spread_variance: Array
-    place: Array
-    usual: Array
-    path: Path
-
-
-def whitened(state: GLMState, release: Release, size: float) -> GLMState:
-    """Average a release of M into its moments, and whiten by what is believed of them.
-
-    Privacy: post-processing.
-    """
-    moments = blend(state.moments, release, uniform_average)
-    matrix, variance = shrink_off_diagonal(symmetrize(moments.statistics), jnp.square(moments.noise_std))
-    values, vectors = jnp.linalg.eigh(matrix)
-    values = _debias_eigenvalues(values, variance)
-    floor = jnp.maximum(FLOOR * jnp.sqrt(jnp.max(jnp.sum(variance, 1))), 1e-3 * size)
-    raised = jnp.maximum(values, floor)
-    return state._replace(
-        moments=moments,
-        whitening=(vectors * jnp.sqrt(size / raised)).T,
-        spread=jnp.maximum(values, LEAST * floor) / raised,
-        spread_variance=vectors.T**2 @ variance @ vectors**2 / jnp.outer(raised, raised),
-    )
+    zero, square = jnp.float32(0), jnp.zeros_like(whitening.matrix)
+    return Path(place, jnp.zeros_like(place), jnp.zeros_like(place), square, zero, zero, zero, zero, zero)
 
 
 def averaged(old: Path, place: Array, score: Release, matrix: Release, trace: Release, counts: Array) -> Path:
@@ -95,30 +73,47 @@ def averaged(old: Path, place: Array, score: Release, matrix: Release, trace: Re
     )
 
 
-def believed(state: GLMState, path: Path, u: Array, size: float) -> tuple[Array, Array, Array]:
-    """Return the usual h as released, and H given the releases, at a place u: mean and variances.
+def believed(whitening: Whitening, usual: Array, path: Path, place: Array, size: float) -> tuple[Array, Array, Array]:
+    """Return the usual h as released, and H given the releases, at a place: mean and variances.
 
     Privacy: post-processing.
     """
-    spread, released = state.spread, path.curvature / size
-    cut = jnp.maximum(jnp.trace(released) / jnp.sum(spread), 0.02 * state.usual)
+    u = place[: len(whitening.spread)]
+    spread, released = whitening.spread, path.curvature / size
+    cut = jnp.maximum(jnp.trace(released) / jnp.sum(spread), 0.02 * usual)
     trace = path.trace - DOUBT * jnp.sqrt(path.trace_variance)
     raised = jnp.clip(trace / (size * jnp.sum(spread) * cut), 1, FAR)
-    released, usual = raised * released, raised * cut
+    released, found = raised * released, raised * cut
     along = spread * u
     square = u @ along + 1e-6
-    tilt = jnp.clip((u @ released @ u + 1e-6 * usual) / square - usual, -0.9 * usual, 3 * usual)
-    expected = usual * jnp.diag(spread) + tilt * jnp.outer(along, along) / square
+    tilt = jnp.clip((u @ released @ u + 1e-6 * found) / square - found, -0.9 * found, 3 * found)
+    expected = found * jnp.diag(spread) + tilt * jnp.outer(along, along) / square
     noise = path.curvature_variance * jnp.square(raised / size)
     noise = noise * (1 + np.eye(len(u), dtype=np.float32)) / 2  # mirrored: off the diagonal half as much
-    before = usual**2 * state.spread_variance
+    before = found**2 * whitening.spread_variance
     before = before + jnp.maximum(jnp.mean(jnp.square(released - expected) - noise - before), 0)
     gain = before / (before + noise + TINY)
+    # The size is a float: its square does not fit JAX's integers.
     return cut, size * (expected + gain * (released - expected)), size**2 * gain * noise
 
 
-def noiseless(state: GLMState) -> GLMState:
-    """Return the state as if what was released had been exact.
+def draw_curvature(
+    whitening: Whitening, usual: Array, path: Path, size: float, known: Array, key: Key
+) -> tuple[Array, Array]:
+    """Draw H given the releases, as its eigenvalues and eigenvectors; those that are known without a release come last.
+
+    Privacy: post-processing.
+    """
+    found, curvature, variance = believed(whitening, usual, path, path.place, size)
+    values, vectors = jnp.linalg.eigh(curvature)
+    deviation = jnp.sqrt(jnp.diag(vectors.T**2 @ variance @ vectors**2)) + TINY
+    wobble = cut_normal(key, jnp.minimum(-values / deviation, 4), jnp.float32(jnp.inf))
+    values = jnp.maximum(values + deviation * wobble, 1e-3 * size * found)
+    return jnp.append(values, known), block_diag(vectors, jnp.eye(len(known)))
+
+
+def noiseless(state: State) -> State:
+    """Return a state, of which this changes the ``whitening`` and the ``path``, as if releases had been exact.
 
     Privacy: post-processing.
     """
@@ -128,16 +123,5 @@ def noiseless(state: GLMState) -> GLMState:
         curvature_variance=jnp.zeros_like(path.curvature_variance),
         trace_variance=jnp.zeros_like(path.trace_variance),
     )
-    return state._replace(spread_variance=jnp.zeros_like(state.spread_variance), path=exact)
-
-
-def symmetrize(matrix: Array) -> Array:
-    """Return the mean of a matrix and its transpose."""
-    return (matrix + matrix.T) / 2
-
-
-def _debias_eigenvalues(values: Array, variance: Array) -> Array:
-    """Take off what noise adds to eigenvalues by pushing them apart: their vectors' own quadratic forms are nearer."""
-    apart = values[:, None] - values
-    noise = 2 * jnp.square(variance[0, -1]) / (jnp.max(variance) + TINY)
-    return values - noise * jnp.sum(apart / (apart**2 + noise + TINY), 1)
+    whitening = state.whitening._replace(spread_variance=jnp.zeros_like(state.whitening.spread_variance))
+    return state._replace(whitening=whitening, path=exact)

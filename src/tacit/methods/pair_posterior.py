@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import ndtr
 
 from tacit.methods.covariates import Covariates, Table, made_up
+from tacit.methods.pair_differences import Expected, Second, differences
 from tacit.models.simulated import SimulatedModel
 from tacit.types import Array, Key, PyTree, Record
 
@@ -24,8 +24,6 @@ SCORE, NORMS, MOMENTS = 0.8, 0.06, 0.14
 """The shares of a round's release: psi; squared norms and second moments, of psi and of pairs that are both made up."""
 QUANTILE, GROWN = 0.7, 0.15
 """The clip is that quantile of the norms, or more where the noise is this small a part of the spread then."""
-FURTHER = 0.25
-"""How far, in any entry of its information, the model of the covariates is wrong at most."""
 TILTED = 1.3
 """The clip along the directions in which skewed outcomes bias a clipped score, in units of the other one at least."""
 JACOBIAN = 0.1
@@ -56,15 +54,12 @@ class Rounds(NamedTuple):
     steps: Array
 
 
-class PairsState(NamedTuple):
-    """The sums of the present phase, what is known of the covariates, the present round, those before, the posterior.
+class PairPosterior(NamedTuple):
+    """The present round, those before, and the posterior: normal approximations with their modes and roots.
 
     ``place``, ``whitening``, its ``inverse`` and ``clip`` are w_t, W and both C.
     """
 
-    step: Array
-    sums: PyTree
-    table: Table
     place: Array
     whitening: Array
     inverse: Array
@@ -102,16 +97,13 @@ class PairModel:
         self.made_up = min(MADE_UP, max(FEWEST, ENTRIES // reading.size))
         self.tilted = min(reading.count_of_numbers, reading.size - 1)
 
-    def begin(self, sums: PyTree, key: Key) -> PairsState:
-        """Return the first state: at the median of the prior."""
+    def begin(self, table: Table, key: Key) -> PairPosterior:
+        """Return the first round: at the median of the prior."""
         start, size, identity = self.reading.start, self.reading.size, jnp.eye(self.reading.size)
         ones, none = jnp.ones(KEPT), jnp.zeros(KEPT)
         coordinates, places = jnp.tile(identity, (KEPT, 1, 1)), jnp.zeros((KEPT, size))
         sums_of_rounds = jnp.zeros((KEPT, 2)), jnp.zeros((KEPT, 2, size, size))
-        state = PairsState(
-            jnp.int32(0),
-            sums,
-            self.covariates.start(),
+        state = PairPosterior(
             start,
             identity,
             identity,
@@ -120,9 +112,9 @@ class PairModel:
             jnp.tile(start, (POSTERIORS, 1)),
             jnp.tile(identity, (POSTERIORS, 1, 1)),
         )
-        return state if self.covariates.number else self.coordinates(state, key, jnp.float32(1))
+        return state if self.covariates.number else self.coordinates(state, table, key, jnp.float32(1))
 
-    def pair_score(self, state: PairsState, record: Record, record_key: Key) -> dict[str, Array]:
+    def pair_score(self, state: PairPosterior, record: Record, record_key: Key) -> dict[str, Array]:
         """Return what one record contributes, with norm 1 at most; within the wall, by the record's own key."""
         shown = self.score(state.place, record, self.reading.outcomes(record))
 
@@ -164,10 +156,10 @@ class PairModel:
         keys = jax.random.split(key, (self.made_up, OUTCOMES))
         return jax.vmap(jax.vmap(one, (None, 0)))(rows, keys)
 
-    def coordinates(self, state: PairsState, key: Key, std: Array) -> PairsState:
+    def coordinates(self, state: PairPosterior, table: Table, key: Key, std: Array) -> PairPosterior:
         """Return the state with W and C for its place; ``std`` is the noise of the next release, about."""
         of_rows, of_outcomes = jax.random.split(jax.random.fold_in(key, 1))
-        rows = self.rows(state.table, of_rows, jnp.float32(0))
+        rows = self.rows(table, of_rows, jnp.float32(0))
         outcomes, scores = self.simulated(state.place, rows, of_outcomes)
         pairs = scores[:, ::2] - scores[:, 1::2]
         apart = jnp.nan_to_num(pairs.reshape(-1, self.reading.size))
@@ -184,24 +176,21 @@ class PairModel:
             rotation = jnp.eye(len(values))
         whitening = rotation.T @ (vectors / values).T / scale
         inverse = scale[:, None] * (vectors * values) @ rotation
-        white = apart @ whitening.T
-        clips = [self._clip(part, std) for part in jnp.split(white, [self.tilted], 1)]
-        if self.tilted:
-            most = 1.001 * jnp.max(jnp.linalg.norm(white[:, : self.tilted], axis=1)) + 1e-6
-            clips[0] = jnp.minimum(jnp.maximum(clips[0], TILTED * clips[1]), most)
-        return state._replace(whitening=whitening, inverse=inverse, clip=jnp.stack(clips))
-
-    def _clip(self, white: Array, std: Array) -> Array:
-        """Return the clip of the norms of pairs that were made up."""
-        if not white.shape[1]:
-            return jnp.float32(0)
-        norms = jnp.linalg.norm(white, axis=1)
-        clip = jnp.maximum(_quantile(norms), jnp.sqrt(GROWN * self.whole) / (std + 1e-6))
-        return jnp.minimum(clip, 1.001 * jnp.max(norms) + 1e-6)
+        least = jnp.sqrt(GROWN * self.whole) / (std + 1e-6)
+        clip = _clips(*jnp.split(apart @ whitening.T, [self.tilted], 1), least)
+        return state._replace(whitening=whitening, inverse=inverse, clip=clip)
 
     def move(
-        self, state: PairsState, mean: PyTree, std: Array, length: Array, rate: Array, final: Array, key: Key
-    ) -> PairsState:
+        self,
+        state: PairPosterior,
+        table: Table,
+        mean: PyTree,
+        std: Array,
+        length: Array,
+        rate: Array,
+        final: Array,
+        key: Key,
+    ) -> PairPosterior:
         """Take a round's release in; go to the mode, or at the end to several."""
         bound, square = jnp.linalg.norm(state.clip), jnp.sum(jnp.square(state.clip))
         latest = Rounds(
@@ -221,7 +210,7 @@ class PairModel:
         state = state._replace(rounds=rounds)
 
         def posterior(k: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
-            delta, root = self.solved(state, rate, final, jax.random.fold_in(key, 2 + k))
+            delta, root = self.solved(state, table, rate, final, jax.random.fold_in(key, 2 + k))
             mode = state.place + state.whitening.T @ delta
             return found[0].at[k].set(mode), found[1].at[k].set(state.whitening.T @ root)
 
@@ -231,7 +220,7 @@ class PairModel:
         place = state.place + way * jnp.minimum(1, TRUST / (reached + 1e-9))
         return state._replace(place=place, modes=modes, roots=roots)
 
-    def pairs(self, latest: PairsState, one: Rounds, rows: PyTree, key: Key) -> Pairs:
+    def pairs(self, latest: PairPosterior, one: Rounds, rows: PyTree, key: Key) -> Pairs:
         """Make up what a round released, in the coordinates of the latest."""
         outcomes, scores = self.simulated(one.place, rows, key)
         log_density = jax.vmap(jax.vmap(self.reading.log_density, (None, None, 0)), (None, 0, 0))(
@@ -246,11 +235,11 @@ class PairModel:
             rows, outcomes, log_density, jnp.sum(clipped, 2) / (OUTCOMES - 1), common, single, jnp.stack(squares)
         )
 
-    def solved(self, state: PairsState, rate: Array, final: Array, key: Key) -> tuple[Array, Array]:
+    def solved(self, state: PairPosterior, table: Table, rate: Array, final: Array, key: Key) -> tuple[Array, Array]:
         """Return the mode, as a way from the place in whitened coordinates, and a root of the covariance there."""
         of_rows, of_outcomes = jax.random.split(key)
         rounds, d = state.rounds, self.reading.size
-        rows = self.rows(state.table, of_rows, jnp.float32(final))
+        rows = self.rows(table, of_rows, jnp.float32(final))
         keys = jax.random.split(of_outcomes, KEPT)
         made = jax.vmap(lambda one, key: self.pairs(state, one, rows, key))(rounds, keys)
         away = jnp.sum(jnp.square((state.place - rounds.place) @ state.inverse), 1)
@@ -264,29 +253,19 @@ class PairModel:
         released = jnp.einsum("r,rij,rj->i", weight, change, rounds.score)
         noise = jnp.einsum("r,rij,rkj->ik", jnp.square(weight) * (variance + extra), change, change)
         common, single = (jnp.einsum("r,rij->ij", weight, one) for one in (made.common, made.single))
-        # How the records differ from those made up: pairs of drawn outcomes tell of covariates and of their number,
-        # shown outcomes of overdispersion.
         moments = jnp.einsum("r,rij,rpjk,rlk->pil", weight, change, rounds.moments, change) / self.whole
         std = jnp.sqrt(jnp.sum(jnp.square(weight * rounds.std * square))) / self.whole
-        norms, squares = weight @ rounds.norms / self.whole, weight @ made.squares
-        stds = std / math.sqrt(NORMS / 2), std / math.sqrt(MOMENTS / 2)
+        found = Second(
+            weight @ rounds.norms / self.whole, std / math.sqrt(NORMS / 2), moments, std / math.sqrt(MOMENTS / 2)
+        )
+        expected = Expected(common, single, weight @ made.squares, self.simulations)
         # All that is random is drawn at once, since each call of a generator takes long to compile.
         drawn = jax.random.normal(jax.random.fold_in(key, 1), (2 * d * d + 2,))
-        of_shape, of_spread = drawn[2:].reshape(2, d, d)
-        number = _number(norms[1] / squares[1], stds[0] / squares[1], final, ndtr(drawn[0]))
-        shape = _between(moments[1], single, stds[1], final, of_shape)
-        common, single = shape @ common @ shape.T, shape @ single @ shape.T
-        partner = (single - common) / self.simulations
-        own = squares[0] + (squares[1] - squares[0]) / self.simulations
-        doubt = stds[0] / (number * squares[0])
-        excess = 1 + (norms[0] / number - own) / squares[0] + final * doubt * drawn[1]
-        excess = jnp.where(final, jnp.maximum(excess, 1), 1)
-        wrong = _between(moments[0] / number - partner, common, stds[1] / number, final, of_spread)
-        spread = excess * wrong @ common @ wrong.T
+        number, shape, spread, partner, single = differences(found, expected, final, drawn)
         partners = jnp.sum(jnp.square(weight) / jnp.maximum(rounds.steps, 1))
         spread += partners * (partner + (1 - rate) / rate * single)
         whiten = _inverse_root(noise + self.whole * number * spread)
-        residuals = self._residuals(state, rounds, made, weight, shape, number)
+        residuals = _residuals(self.reading.log_density, self.whole, state, rounds, made, weight, shape, number)
 
         def evaluated(delta: Array) -> tuple[Array, Array, Array]:
             """Return the log posterior, its slope, and the curvature by Gauss and Newton."""
@@ -297,32 +276,7 @@ class PairModel:
 
         return _climbed(evaluated, d)
 
-    def _residuals(
-        self, state: PairsState, rounds: Rounds, made: Pairs, weight: Array, shape: Array, number: Array
-    ) -> Callable[[Array], tuple[Array, Array]]:
-        """Return the function that gives mu and its Jacobian, by importance weights.
-
-        ``shape`` takes the scores of made-up records to those of the records; so ways of w go by its transpose.
-        """
-        factor = self.whole * number / (self.made_up * OUTCOMES)
-
-        def of_round(one: Pairs, place: Array, delta: Array) -> tuple[Array, Array]:
-            both = jax.value_and_grad(self.reading.log_density)
-            w = place + state.whitening.T @ (shape.T @ (delta + state.inverse.T @ (state.place - place)))
-            logs, scores = jax.vmap(jax.vmap(both, (None, None, 0)), (None, 0, 0))(w, one.rows, one.outcomes)
-            ratio = jnp.exp(jnp.clip(jnp.nan_to_num(logs - one.log_density), -8, 4))
-            scores = jnp.nan_to_num(scores) @ state.whitening.T
-            mean = jnp.einsum("nqi,nq->i", one.psi, ratio - 1)
-            jacobian = jnp.einsum("nqi,nq,nqj->ij", one.psi, ratio, scores)
-            return factor * shape @ mean, factor * shape @ jacobian @ shape.T
-
-        def residuals(delta: Array) -> tuple[Array, Array]:
-            means, jacobians = jax.vmap(of_round, (0, 0, None))(made, rounds.place, delta)
-            return weight @ means, jnp.einsum("r,rij->ij", weight, jacobians)
-
-        return residuals
-
-    def _prior(self, state: PairsState, delta: Array) -> tuple[Array, Array, Array]:
+    def _prior(self, state: PairPosterior, delta: Array) -> tuple[Array, Array, Array]:
         """Return the log prior, its slope, and minus its curvature."""
 
         def log_prior(delta: Array) -> Array:
@@ -330,6 +284,39 @@ class PairModel:
 
         value, slope = jax.value_and_grad(log_prior)(delta)
         return value, slope, -jax.hessian(log_prior)(delta)
+
+
+def _residuals(
+    log_density: Callable[..., Array],
+    size: float,
+    state: PairPosterior,
+    rounds: Rounds,
+    made: Pairs,
+    weight: Array,
+    shape: Array,
+    number: Array,
+) -> Callable[[Array], tuple[Array, Array]]:
+    """Return the function that gives mu and its Jacobian, by importance weights.
+
+    ``shape`` takes the scores of made-up records to those of the records; so ways of w go by its transpose.
+    """
+    factor = size * number / made.log_density[0].size
+
+    def of_round(one: Pairs, place: Array, delta: Array) -> tuple[Array, Array]:
+        both = jax.value_and_grad(log_density)
+        w = place + state.whitening.T @ (shape.T @ (delta + state.inverse.T @ (state.place - place)))
+        logs, scores = jax.vmap(jax.vmap(both, (None, None, 0)), (None, 0, 0))(w, one.rows, one.outcomes)
+        ratio = jnp.exp(jnp.clip(jnp.nan_to_num(logs - one.log_density), -8, 4))
+        scores = jnp.nan_to_num(scores) @ state.whitening.T
+        mean = jnp.einsum("nqi,nq->i", one.psi, ratio - 1)
+        jacobian = jnp.einsum("nqi,nq,nqj->ij", one.psi, ratio, scores)
+        return factor * shape @ mean, factor * shape @ jacobian @ shape.T
+
+    def residuals(delta: Array) -> tuple[Array, Array]:
+        means, jacobians = jax.vmap(of_round, (0, 0, None))(made, rounds.place, delta)
+        return weight @ means, jnp.einsum("r,rij->ij", weight, jacobians)
+
+    return residuals
 
 
 def _climbed(evaluated: Callable[[Array], tuple[Array, Array, Array]], size: int) -> tuple[Array, Array]:
@@ -366,42 +353,6 @@ def _solved(matrix: Array, vector: Array) -> Array:
     return root.T @ (root @ vector)
 
 
-def _number(found: Array, std: Array, final: Array, uniform: Array) -> Array:
-    """Return the factor by which there is more information than in the made-up records: its mean, or finally a draw.
-
-    Beforehand its logarithm is around 0 by Student's distribution of two degrees.
-    """
-    logs = jnp.linspace(math.log(1e-3), math.log(4.0), 400)
-    logits = -jnp.square((found - jnp.exp(logs)) / std) / 2 - 1.5 * jnp.log(2 + jnp.square(logs / 0.5))
-    shares = jax.nn.softmax(logits)
-    chosen = jnp.minimum(jnp.sum(jnp.cumsum(shares) < uniform), len(logs) - 1)
-    return jnp.where(final, jnp.exp(logs[chosen]), shares @ jnp.exp(logs))
-
-
-def _between(found: Array, expected: Array, std: Array, final: Array, normal: Array) -> Array:
-    """Return A with A E A' about F but for their size; E was expected, and F is found with noise.
-
-    How far F is from E is judged by all its entries, and what is noise is shrunk away; finally a draw.
-    """
-    size = len(expected)
-    values, vectors = jnp.linalg.eigh((expected + expected.T) / 2)
-    values = jnp.maximum(values, 1e-6 * values[-1] + 1e-20)
-    root, inverse = vectors * jnp.sqrt(values), (vectors / jnp.sqrt(values)).T
-    off = inverse @ (found + found.T) @ inverse.T / 2
-    mean = jnp.trace(off) / size
-    off = off / jnp.maximum(mean, 0.05) - jnp.eye(size)
-    noise = std * jnp.mean(1 / values) / jnp.maximum(mean, 0.05)
-    noise = noise * jnp.where(jnp.eye(size) > 0, 1, math.sqrt(0.5))
-    # Twice the standard deviation of the sum is taken off, too: noise must not be taken for a difference.
-    surplus = jnp.sum(jnp.square(off) - jnp.square(noise)) - 2 * jnp.square(noise[0, 0]) * math.sqrt(size * (size + 1))
-    variance = jnp.clip(surplus / size**2, 0, FURTHER**2)
-    kept = final * variance / (variance + jnp.square(noise) + 1e-12)
-    drawn = normal * noise * jnp.sqrt(kept)
-    drawn = jnp.tril(drawn) + jnp.tril(drawn, -1).T
-    values, vectors = jnp.linalg.eigh(jnp.eye(size) + kept * off + drawn)
-    return root @ (vectors * jnp.sqrt(jnp.clip(values, 0.2, 5))) @ vectors.T @ inverse
-
-
 def _shortened(vectors: Array, clip: Array) -> Array:
     norms = jnp.sqrt(jnp.sum(jnp.square(vectors), -1, keepdims=True) + 1e-20)
     return vectors * jnp.minimum(1, clip / norms)
@@ -413,6 +364,17 @@ def _spreads(clipped: Array, total: Callable[[Array], Array]) -> tuple[Array, Ar
     single = total(clipped) / (number * (OUTCOMES - 1))
     psi = jnp.sum(clipped, 2) / (OUTCOMES - 1)
     return ((OUTCOMES - 1) * total(psi) / number - single) / (OUTCOMES - 2), single
+
+
+def _clips(tilted: Array, rest: Array, least: Array) -> Array:
+    """Return both clips, by the norms of pairs that were made up."""
+    norms = [jnp.linalg.norm(part, axis=1) for part in (tilted, rest)]
+    most = [1.001 * jnp.max(one) + 1e-6 for one in norms]
+    clip = jnp.minimum(jnp.maximum(_quantile(norms[1]), least), most[1])
+    if not tilted.shape[1]:
+        return jnp.stack([jnp.zeros_like(clip), clip])
+    wider = jnp.maximum(jnp.maximum(_quantile(norms[0]), least), TILTED * clip)
+    return jnp.stack([jnp.minimum(wider, most[0]), clip])
 
 
 def _quantile(norms: Array) -> Array:

@@ -13,40 +13,41 @@
     a draw:  one of K normal approximations of the posterior, each with made-up records, a, A and V of its own
 
 At the truth y and y' are exchangeable given x, so s(y) - s(y') is symmetric about 0, and psi has mean exactly 0
-whatever the clip is. What is released is then the data of an ordinary Bayesian model with known noise. Of the rounds
-the last four are used, each in the coordinates of the last, and less the further w has moved since.
+whatever the clip is: releases are the data of a Bayesian model with known noise. The last four rounds are used.
 
-Q is of drawn outcomes only, so that it tells of covariates and of the number of records, and not of the outcomes; J is
-of the outcomes shown, and beside Q it tells of overdispersion in each direction. Both are shrunk by their noise.
-
-Where the model has the wrong shape for numbers or counts, a clipped score is biased where larger outcomes pull all
-records the same way, as at an intercept. These directions have a wider clip of their own; yes and no, and levels, need
-none.
+Q is of drawn outcomes: it tells of covariates and of the number of records. J, of those shown, tells of overdispersion.
+Where numbers or counts are skewed and the model's are not, clipping biases what larger outcomes pull, such as an
+intercept: that has a wider clip of its own.
 """
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tacit.facts.schema import Schema
-from tacit.methods.arguments import records_of
-from tacit.methods.covariates import Covariates
-from tacit.methods.pair_posterior import POSTERIORS, PairModel, PairsState
+from tacit.methods.arguments import check_single, full_batches, records_of, steps_of
+from tacit.methods.covariates import Covariates, Table
+from tacit.methods.pair_phases import table_contributions, table_updates, timetable, zeros
+from tacit.methods.pair_posterior import POSTERIORS, PairModel, PairPosterior
 from tacit.models.formula import Formula
 from tacit.models.simulated import SimulatedModel
 from tacit.models.traced import Function
-from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record, Release, Suggestions
+from tacit.types import Array, Key, Method, MethodFor, Plan, PyTree, Record, Release
 
 STEPS, LEAST = 40, 7
 """Releases by default, and at least."""
-ZOOM, FILL, PRODUCTS = 0.025, 0.05, (0.05, 0.1)
-"""Shares of the steps for the counts of declared bounds, for those of narrower ones, and for two rounds of products."""
-ROUNDS, GROWTH = 12, 1.5
-"""Rounds at most, and how their lengths grow."""
+
+
+class PairsState(NamedTuple):
+    """The sums of the present block of steps, what is known of the covariates, and of the latents."""
+
+    step: Array
+    sums: PyTree
+    table: Table
+    posterior: PairPosterior
 
 
 def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simulations: int = 8) -> MethodFor:
@@ -89,117 +90,61 @@ def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simu
         raise ValueError("Pair scores make records up, so they need bounds and levels: pair_scores(model, schema).")
     if simulations < 2:
         raise ValueError(f"simulations is {simulations}; a record draws at least two outcomes a step.")
-    facts = schema
+    declared = schema
 
     def build(plan: Plan) -> Method:
-        if plan.max_records > 1:
-            raise ValueError(
-                f"A {plan.unit} has up to {plan.max_records} records, and pair scores bound single ones. Use tacit.vi."
-            )
-        return _method(SimulatedModel(model, plan.placeholder), facts, plan, simulations)
+        check_single(plan, "pair_scores")
+        size, steps = float(records_of(plan, "pair_scores")), steps_of(plan, "pair_scores", STEPS, LEAST)
+        reading = SimulatedModel(model, plan.placeholder)
+        covariates = Covariates(declared, reading.covariates)
+        public = PairModel(reading, covariates, plan.placeholder, size, simulations)
+        phase_of, length_of, ends = timetable(steps, covariates.number)
+        nothing = zeros(covariates, reading.size)
 
-    return MethodFor(build)
+        def init(key: Key) -> PairsState:
+            table = covariates.start()
+            return PairsState(jnp.int32(0), nothing, table, public.begin(table, key))
 
+        def contribute(state: PairsState, record: Record, key: Key, record_key: Key) -> PyTree:
+            def pair_score() -> PyTree:
+                return public.pair_score(state.posterior, record, record_key)
 
-def _method(reading: SimulatedModel, schema: Schema, plan: Plan, simulations: int) -> Method:
-    whole = float(records_of(plan, "pair_scores"))
-    covariates = Covariates(schema, reading.covariates)
-    blocks = _blocks(STEPS if plan.steps is None else plan.steps, covariates.number)
-    phase_of, length_of, ends = _timetable(blocks)
-    steps, size = len(phase_of), reading.size
-    public = PairModel(reading, covariates, plan.placeholder, whole, simulations)
-    nothing = {
-        "histogram": jnp.zeros((covariates.number, covariates.most)),
-        "products": jnp.zeros((covariates.number, covariates.number)),
-        "score": jnp.zeros(size),
-        "norms": jnp.zeros(2),
-        "moments": jnp.zeros((2, size, size)),
-    }
+            parts = (*table_contributions(covariates, state.table, record), pair_score)
+            branches = [lambda part=part: nothing | part() for part in parts]
+            return branches[0]() if len(branches) == 1 else jax.lax.switch(phase_of[state.step], branches)
 
-    def init(key: Key) -> PairsState:
-        return public.begin(nothing, key)
+        def update(state: PairsState, release: Release, key: Key) -> PairsState:
+            state = state._replace(sums=jax.tree.map(jnp.add, state.sums, release.full))
+            length = length_of[state.step]
+            mean = jax.tree.map(lambda leaf: leaf / length, state.sums)
+            std = release.noise_std["norms"] / release.rate / jnp.sqrt(length)
 
-    def contribute(state: PairsState, record: Record, key: Key, record_key: Key) -> PyTree:
-        def histogram() -> PyTree:
-            return {**nothing, "histogram": covariates.histogram(state.table, record)}
+            def move() -> PairsState:
+                final = state.step == steps - 1
+                moved = public.move(state.posterior, state.table, mean, std, length, release.rate, final, key)
+                return state._replace(posterior=moved)
 
-        def products() -> PyTree:
-            return {**nothing, "products": covariates.products(state.table, record)}
+            tables = table_updates(covariates, state.table, mean, std, size)
+            branches = (lambda: state, *(lambda table=table: state._replace(table=table()) for table in tables), move)
+            branch = jnp.where(ends[state.step], 1 + jnp.minimum(phase_of[state.step], len(tables)), 0)
+            after = jax.lax.switch(branch, branches)
+            coming = std * jnp.sqrt(length / length_of[jnp.minimum(state.step + 1, steps - 1)])
 
-        def pairs() -> PyTree:
-            return {**nothing, **public.pair_score(state, record, record_key)}
+            def next_block() -> PairsState:
+                posterior = public.coordinates(after.posterior, after.table, key, coming)
+                return after._replace(sums=nothing, posterior=posterior)
 
-        phase = jnp.minimum(phase_of[state.step], 4)
-        branches = (histogram, histogram, products, products, pairs) if covariates.number else (pairs,)
-        return branches[0]() if len(branches) == 1 else jax.lax.switch(phase, branches)
+            return jax.lax.cond(ends[state.step], next_block, lambda: after)._replace(step=state.step + 1)
 
-    def update(state: PairsState, release: Release, key: Key) -> PairsState:
-        state = state._replace(sums=jax.tree.map(jnp.add, state.sums, release.full))
-        length = length_of[state.step]
-        mean = jax.tree.map(lambda leaf: leaf / length, state.sums)
-        std = release.noise_std["norms"] / release.rate / jnp.sqrt(length)
+        def draw(state: PairsState, key: Key) -> dict[str, Array]:
+            which, where = jax.random.split(key)
+            one = jax.random.randint(which, (), 0, POSTERIORS)
+            mode, root = state.posterior.modes[one], state.posterior.roots[one]
+            return reading.latents_of(mode + root @ jax.random.normal(where, (reading.size,)))
 
-        def zoom() -> PairsState:
-            return state._replace(table=covariates.zoom(state.table, mean["histogram"], std))
-
-        def fill() -> PairsState:
-            return state._replace(table=covariates.fill(state.table, mean["histogram"], std, whole))
-
-        def correlate(whiten: bool) -> PairsState:
-            return state._replace(table=covariates.correlate(state.table, mean["products"], std, whole, whiten))
-
-        def move() -> PairsState:
-            return public.move(state, mean, std, length, release.rate, state.step == steps - 1, key)
-
-        tables = (zoom, fill, lambda: correlate(True), lambda: correlate(False)) if covariates.number else ()
-        branches = (lambda: state, *tables, move)
-        branch = jnp.where(ends[state.step], 1 + jnp.minimum(phase_of[state.step], len(tables)), 0)
-        after = jax.lax.switch(branch, branches)
-        coming = std * jnp.sqrt(length / length_of[jnp.minimum(state.step + 1, steps - 1)])
-        return jax.lax.cond(
-            ends[state.step],
-            lambda: public.coordinates(after, key, coming)._replace(step=state.step + 1, sums=nothing),
-            lambda: after._replace(step=state.step + 1),
+        facts = full_batches(int(size), steps)
+        return Method(
+            init, contribute, update, draw, per_record_key=True, min_steps=LEAST, model=reading.known(), **facts
         )
 
-    def draw(state: PairsState, key: Key) -> dict[str, Array]:
-        which, where = jax.random.split(key)
-        number = jax.random.randint(which, (), 0, POSTERIORS)
-        return reading.latents_of(state.modes[number] + state.roots[number] @ jax.random.normal(where, (size,)))
-
-    return Method(
-        init,
-        contribute,
-        update,
-        draw,
-        per_record_key=True,
-        min_steps=LEAST,
-        bounded=True,
-        for_size=int(whole),
-        for_steps=steps,
-        suggests=Suggestions(clip=1.0, rate=1.0, steps=steps),
-        model=reading.known(),
-    )
-
-
-def _blocks(steps: int, covariates: int) -> list[tuple[int, int]]:
-    """Return the phases of a run, with their numbers of steps: zoom, fill, two rounds of products, rounds of scores."""
-    if steps < LEAST:
-        raise ValueError(f"steps is {steps}; counts, products and rounds need at least {LEAST}. Write steps={STEPS}.")
-    shares = (ZOOM, FILL, *PRODUCTS)[: 0 if not covariates else 2 if covariates == 1 else 4]
-    found = [(phase, max(1, math.floor(share * steps + 0.5))) for phase, share in enumerate(shares)]
-    left = steps - sum(length for _, length in found)
-    number = min(ROUNDS, left)
-    ideal = GROWTH ** np.arange(number)
-    lengths = np.maximum(1, np.floor(left * ideal / ideal.sum())).astype(int)
-    while lengths.sum() != left:
-        lengths[np.argmax(lengths) if lengths.sum() > left else -1] += np.sign(left - lengths.sum())
-    return found + [(4, int(length)) for length in lengths]
-
-
-def _timetable(blocks: list[tuple[int, int]]) -> tuple[Array, Array, Array]:
-    """Return for each step its phase, the length of its block, and whether it ends it."""
-    phases = np.concatenate([np.full(length, phase) for phase, length in blocks])
-    lengths = np.concatenate([np.full(length, length) for _, length in blocks])
-    ends = np.concatenate([np.arange(length) == length - 1 for _, length in blocks])
-    return jnp.asarray(phases, jnp.int32), jnp.asarray(lengths, jnp.float32), jnp.asarray(ends)
+    return MethodFor(build)

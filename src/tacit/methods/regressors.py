@@ -45,7 +45,7 @@ class Regressors:
             placeholder = {**placeholder, "x": np.zeros(jax.eval_shape(self.columns, placeholder["x"]).shape)}
         self.single = _columns(placeholder, groups)
         starts = np.cumsum([self.single, *(levels - 1 for levels in groups.values())])
-        self.count = int(starts[-1])
+        self.count, self.usual_norm = int(starts[-1]), math.sqrt(self.single + len(groups))
         self.places = dict(zip(groups, starts, strict=False))
         self.contrasts = {name: jnp.asarray(_contrasts(levels)) for name, levels in groups.items()}
         self.prior_variances = _prior_variances(prior_std, self.single)

@@ -124,7 +124,7 @@ def predictions(posterior: Posterior, new: Any) -> Effects:
     """
     model = _formula(posterior)
     columns = _encoded(model, new)
-    lines = [_told(model, columns, i) for i in range(_lines(columns))]
+    lines = [_described(model, columns, i) for i in range(_lines(columns))]
     return _table(f"Expected {_wanted(model)}", lines, model, _each(posterior, lambda draw: model.mean(draw, columns)))
 
 
@@ -314,7 +314,7 @@ def _wanted(model: Formula) -> str:
     return model.response
 
 
-def _told(model: Formula, columns: Mapping[str, Any], i: int) -> str:
+def _described(model: Formula, columns: Mapping[str, Any], i: int) -> str:
     parts = []
     for name in model.columns:
         levels, value = model.schema.columns[name].levels, columns[name][i].item()

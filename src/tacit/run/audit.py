@@ -210,7 +210,7 @@ def _attacked(
     seed: int | None,
     other: bool,
 ) -> _Watch:
-    """Make all runs by one door, one after the other: each begins at the start and has noise of its own."""
+    """Make all runs with one runner, one after the other: each begins at the start and has noise of its own."""
     secret = secret_random.fresh() if seed is None else secret_random.fixed(2 * seed + other)
     watched, key = _watched(built, canaries, mechanism, runs, final), jax.random.key(0)
     runner = Runner(

@@ -125,8 +125,8 @@ class Run(NamedTuple):
         it is used for is charged.
         """
         found = self._checkpoint(start, ledger) if jax.process_index() == 0 else None
-        if told := shards.agreed_bytes(b"" if found is None else b"origin" + found[3]):
-            runner.rekey(self.secret, told.removeprefix(b"origin"))
+        if origin := shards.agreed_bytes(b"" if found is None else b"origin" + found[3]):
+            runner.rekey(self.secret, origin.removeprefix(b"origin"))
             runner.resume_chain(shards.agreed_bytes(b"" if found is None else found[4]))
         leaves, structure = jax.tree.flatten(start)
         done, replays, origin = 0, True, b""
@@ -222,8 +222,8 @@ def begin(data: PrivateData, folder: Path | None, facts: Facts, key: Key | None)
     if jax.process_index() == 0:
         run = Run.begin(folder, facts, key)
     if jax.process_count() > 1:
-        told = np.asarray(jax.random.key_data(run.key)) if jax.process_index() == 0 else np.zeros(2, np.uint32)
-        public = jax.random.wrap_key_data(jnp.asarray(shards.agreed(told)))
+        words = np.asarray(jax.random.key_data(run.key)) if jax.process_index() == 0 else np.zeros(2, np.uint32)
+        public = jax.random.wrap_key_data(jnp.asarray(shards.agreed(words)))
         if jax.process_index() > 0:
             run = Run.begin(own_folder(folder), facts, public)
     return run

@@ -20,7 +20,7 @@ import numpy as np
 
 from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.facts.parsing import scattered
-from tacit.methods import glm
+from tacit.methods import leverage
 from tacit.methods.vi import CURVATURE_EVERY
 from tacit.models.formula import Formula
 from tacit.models.priors import bare
@@ -157,11 +157,10 @@ class _Design:
         """Return the contraction of each column's coefficient."""
         noise = mechanism.clip * mechanism.noise_multiplier / mechanism.rate
         if method == "glm":
-            early = max(1, round(glm.MOMENTS * mechanism.steps))
-            late: float = mechanism.steps - early - max(1, round(glm.SETTLE * mechanism.steps) - 1)
-            share = 1 - glm.CURVATURE - glm.TRACE
-            unit = glm.REACH * math.sqrt(self.fixed * self.usual / share)
-            of_curvature = glm.LEVER * self.fixed * self.usual / math.sqrt(glm.CURVATURE)
+            late: float = mechanism.steps - leverage.phases(mechanism.steps)[1]
+            share = 1 - leverage.CURVATURE - leverage.TRACE
+            unit = leverage.REACH * math.sqrt(self.fixed * self.usual / share)
+            of_curvature = leverage.LEVER * self.fixed * self.usual / math.sqrt(leverage.CURVATURE)
             hidden = ENOUGH * noise * of_curvature * math.sqrt(self.fixed / late) / (size * self.usual)
             known = size * self.usual / (1 + hidden**2)
             gained = self.moments * known**2 / (known + (noise * unit) ** 2 * 4 / (3 * late))

@@ -61,8 +61,8 @@ class Storage(ABC):
 
         Privacy: reads records; the hash shows nothing to who does not have the secret.
         """
-        told = repr([*program, machine]).encode() + key.tobytes()
-        return hmac.new(secret, told + self.digest, "sha256").hexdigest()
+        described = repr([*program, machine]).encode() + key.tobytes()
+        return hmac.new(secret, described + self.digest, "sha256").hexdigest()
 
 
 class Memory(Storage):
