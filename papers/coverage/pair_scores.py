@@ -1,6 +1,6 @@
 """How often intervals of ``tacit.pair_scores`` hold the truth, on designs that are hard for other methods.
 
-    python papers/coverage/pair_scores.py [--quick] [--runs 10] [--designs plain,rare] [--epsilons 1]
+    python papers/coverage/pair_scores.py [--quick] [--runs 10] [--designs plain,rare] [--epsilons 1] [--first 31000]
 
 5000 records, an intercept and eight columns between declared bounds of -3 and 3. "wide": bounds of -30 and 30. "heavy":
 Student's columns of 2.5 degrees. "strong": effects four times as large. "corr": pairwise correlations of .95. "offset":
@@ -136,9 +136,11 @@ def main() -> None:
         runs={"type": int, "default": 200, "help": "replicates of a cell"},
         designs={"default": ",".join(DESIGNS), "help": "designs, with commas"},
         epsilons={"default": "0.3,1,3", "help": "epsilons, with commas"},
+        first={"type": int, "default": SEED, "help": "the first replicate's seed; 31000 and on were used for tuning"},
+        count={"type": int, "default": coverage.COUNT, "help": "records"},
         resume={"action": "store_true", "help": "keep the cells of results/pair_scores.json with as many replicates"},
     )
-    runs, count = (2, 500) if chosen.quick else (chosen.runs, coverage.COUNT)
+    runs, count = (2, 500) if chosen.quick else (chosen.runs, chosen.count)
     kept = chosen.out / "results" / "pair_scores.json"
     cells: dict[str, Any] = json.loads(kept.read_text())["cells"] if chosen.resume and kept.exists() else {}
     designs, epsilons = (["plain"], [1.0]) if chosen.quick else (chosen.designs.split(","), chosen.epsilons.split(","))
@@ -146,8 +148,9 @@ def main() -> None:
         for design in designs:
             name = f"{design}, {epsilon:g}"
             if len(cells.get(name, {"width": ()})["width"]) < runs:
-                cells[name] = cell(design, epsilon, runs, count)
-            report(chosen.out, count, cells, f"--runs {runs} --epsilons {','.join(epsilons)}")
+                cells[name] = cell(design, epsilon, runs, count, chosen.first)
+            options = f"--runs {runs} --epsilons {','.join(epsilons)} --first {chosen.first} --count {count}"
+            report(chosen.out, count, cells, options)
 
 
 def report(out: Path, count: int, cells: dict[str, Any], options: str) -> None:
