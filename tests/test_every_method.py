@@ -22,6 +22,7 @@ from numpyro.infer.initialization import init_to_median
 import tacit
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine import lattice, random
+from tacit.engine.memory import sum_over
 from tacit.engine.runner import Runner, released
 from tacit.ledger.file import Ledger
 from tacit.methods.belief_net import belief_net
@@ -32,6 +33,7 @@ from tacit.testing import check_method
 from tacit.types import Method, MethodFor, Plan, PyTree, Release
 from tacit.wall.data import PrivateData
 from tests.conftest import without_noise
+from tests.privacy.test_neighbours import exact, square
 
 KEY = jax.random.key(0)
 COUNT = 12
@@ -303,16 +305,6 @@ def test_a_record_that_is_not_finite_leaves_a_finite_state(name: str, opened: Ca
         runner._programs.storage.arrays = honest
 
 
-@every
-def test_no_records_leave_a_finite_state(name: str, open_runner: Callable[..., Runner]) -> None:
-    data = PrivateData(jax.tree.map(lambda leaf: leaf[:0], TABLE[name].records), size=COUNT)
-    method = TABLE[name].make()(plan(data))
-    start = begin(method)
-    end = open_runner(method, data, MECHANISM).advance(start, 0, STEPS)
-    assert is_finite(end)
-    assert not same_bits(start, end)
-
-
 def told_of_no_noise(method: Method) -> Method:
     """Let a method that takes account of the noise know that the test took it out."""
 
@@ -414,6 +406,42 @@ def test_neighbours_never_exceed_the_stated_sensitivity(name: str, opened: Calla
             KEY,
         )
         assert np.array_equal(alone[5], rows[5])
+
+
+@every
+def test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers(
+    name: str, opened: Callable[[str], Opened]
+) -> None:
+    """The same randomness, one record out of the subset and its values overwritten: the rest cancels exactly."""
+    method, data, start, runner, _ = opened(name)
+    step, record_key = runner._step, random.fixed(4) if method.per_record_key else None
+    program = jax.jit(lambda records, subset: sum_over(step, start, records, subset, jnp.int32(0), KEY, record_key))
+    column, generator = numbers(name), np.random.default_rng(6)
+    records = jax.tree.map(np.asarray, data._records)
+    wild = {**records, column: (10.0 ** generator.uniform(-3, 6) * records[column]).astype(records[column].dtype)}
+
+    def total(given: PyTree, subset: list[int]) -> list[int]:
+        positions = np.full((1, step.sizes.chunk), COUNT, np.int32)
+        positions[0, : len(subset)] = subset
+        return exact(program(given, positions))
+
+    furthest = 0
+    for given in (records, wild):
+        whole = total(given, list(range(COUNT)))
+        for gone in (0, 5, COUNT - 1):
+            # Own keys go with the places in a subset: there the last record is the one to go.
+            gone = COUNT - 1 if method.per_record_key else gone
+            spoilt = {**given, column: np.concatenate([given[column][:gone], np.full_like(given[column][:1], 1e30)])}
+            spoilt[column] = np.concatenate([spoilt[column], given[column][gone + 1 :]])
+            left = [i for i in range(COUNT) if i != gone]
+            moved = square(whole, total(spoilt, left))
+            assert moved <= step.radius**2
+            assert (
+                whole == [a + b for a, b in zip(total(spoilt, left), total(given, [gone]), strict=True)]
+                or method.per_record_key
+            )
+            furthest = max(furthest, moved)
+    assert furthest > 0.25 * step.radius**2
 
 
 def test_every_public_method_has_a_row() -> None:

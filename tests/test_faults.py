@@ -393,9 +393,13 @@ def test_no_look_is_lost_or_free(name: str, moment: str, tmp_path: Path, unbroke
 def test_replays_and_faults_where_constants_are_arguments() -> None:
     """Of the faults, those that the tag decides: what happens to the other files is the same without the flag."""
     fit = "tests/test_fit.py::test_"
-    decisive = [f"{fit}an_interrupted_run_replays_for_free", f"{fit}anything_changed_is_charged_again_under_new_noise"]
+    decisive = [f"{fit}an_interrupted_run_replays_for_free[7]"]
     decisive += [f"{fit}other_data_never_meet_the_same_noise_under_a_copied_secret"]
-    told_by_the_tag = ("SIGKILL", "checkpoint deleted", "secret deleted", "records changed", "package upgraded")
+    decisive += [
+        f"{fit}anything_changed_is_charged_again_under_new_noise[{change}-7]"
+        for change in ("data", "secret", "program", "array", "start")
+    ]
+    told_by_the_tag = ("SIGKILL", "checkpoint deleted", "package upgraded")
     cells = [f"tests/test_faults.py::test_no_look_is_lost_or_free[{name}-{MOMENTS[1]}]" for name in told_by_the_tag]
     done = with_constants_as_arguments(*decisive, *cells, "-m", "not slow")
     assert done.returncode == 0, done.stdout[-3000:]

@@ -114,21 +114,13 @@ def test_a_method_is_built_for_the_steps_it_is_given():
     draws = posterior.draws["w"]
     assert np.all(np.abs(draws.mean(0) - [0.5, 1.5]) < 5 * draws.std(0))
     # Through a selection a candidate has the steps that the score leaves.
-    seen = []
-    candidates, settings = {"glm": watched(tacit.glm(), seen)}, {**settings, "rate": 1.0}
     settings.pop("progress")
-    tacit.select(candidates, data, budget, steps=20, repeats=0.5, **settings)
-    assert seen == [18]
+    with pytest.raises(NotImplementedError, match="built for 18 steps"):
+        tacit.select({"no method": MethodFor(refuse)}, data, budget, steps=20, repeats=0.5, rate=1.0, **settings)
 
 
-def watched(method, seen):
-    """Write down the steps for which a method is built."""
-
-    def build(plan):
-        seen.append(plan.steps)
-        return method(plan)
-
-    return MethodFor(build)
+def refuse(plan):
+    raise NotImplementedError(f"built for {plan.steps} steps")
 
 
 def test_no_number_is_said_twice():

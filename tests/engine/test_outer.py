@@ -222,8 +222,8 @@ def totals(step: Step, records: Any, method: Method) -> Any:
     return program(records, subset)
 
 
-@pytest.mark.parametrize("weights", [None, (0.5, 2.0, 3.0)])
-@pytest.mark.parametrize("clip", [0.3, 1e3])
+@recognising
+@pytest.mark.parametrize(("clip", "weights"), [(0.3, (0.5, 2.0, 3.0)), (1e3, None)])
 def test_taken_apart_or_not_the_sum_is_the_same(
     monkeypatch: pytest.MonkeyPatch, clip: float, weights: tuple[float, ...] | None
 ) -> None:
@@ -242,6 +242,7 @@ def test_taken_apart_or_not_the_sum_is_the_same(
         np.testing.assert_allclose(one, other, rtol=0.01, atol=40 * clip / apart.radius)
 
 
+@recognising
 def test_records_one_at_a_time_give_the_same_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     step = step_of(network())
     assert step.contributions.slot_invariant
@@ -267,6 +268,7 @@ def test_batches_of_one_and_own_keys_are_taken_apart_too() -> None:
     assert step.contributions.slot_invariant
 
 
+@recognising
 def test_a_last_chunk_of_another_size_is_taken_only_where_it_changes_no_contribution() -> None:
     """The number of records that are computed together must not matter: here it does, by a thousandth each."""
     counted = jax.custom_batching.custom_vmap(lambda x: x)

@@ -305,9 +305,10 @@ def test_tables_of_one_kind_of_column_are_clustered_too() -> None:
     for name in PEOPLE.columns:
         schema = tacit.Schema({name: PEOPLE.columns[name]})
         method = conjugate(families.table(schema, 2))(Plan(schema.placeholder()))
-        each = method.contribute(method.init(KEY), schema.placeholder(), KEY)
+        start = jax.jit(method.init)(KEY)
+        each = jax.eval_shape(method.contribute, start, schema.placeholder(), KEY)
         assert set(each) == ({"count", "level"} if name == "drug" else {"count", "sum", "square"})
-        made = method.model.synthesize(method.draw(method.init(KEY), KEY), 5, KEY)  # type: ignore[misc]
+        made = method.model.synthesize(jax.jit(method.draw)(start, KEY), 5, KEY)  # type: ignore[misc]
         assert made[name].shape == (5,)
 
 
@@ -523,7 +524,7 @@ def test_records_that_do_not_fit_contribute_nothing(name: str, change: dict[str,
     recipe = Mechanism(1.0, method.suggests.clip or 1.0, 1.0, 1, weights=method.suggests.weights)
     step = Step(method, data, recipe, method.init(KEY))
     rows = jax.tree.map(lambda leaf: np.resize(leaf, (step.sizes.chunk, *leaf.shape[1:])), data._records)
-    found = step.contributions.clipped(method.init(KEY), rows, KEY)
+    found = jax.jit(step.contributions.clipped)(method.init(KEY), rows, KEY)
     assert not np.any(found.plain)
     assert not any(np.any(right) for _, right in found.factors)
 

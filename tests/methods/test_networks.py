@@ -22,7 +22,7 @@ from tacit import Budget, PrivateData
 from tacit.accounting import classical
 from tacit.accounting.mechanism import Mechanism
 from tacit.engine.step import Step
-from tacit.methods.bayes_by_backprop import at
+from tacit.methods.gaussian_weights import at
 from tacit.methods.networks import Network, score
 from tacit.methods.running import (
     BATCHES,
@@ -123,7 +123,7 @@ def test_preconditioned_dynamics_have_the_same_stationary_law(noise_std: float) 
         }
         std = {name: jnp.float32(noise_std) for name in full}
         state = method.update(state, Release(noisy, std, jnp.float32(1), noisy), key)
-        return state, (state.weights, state.squares)
+        return state, (state.weights, state.heat.squares)
 
     def run() -> Any:
         return jax.lax.scan(step, method.init(KEY), jnp.arange(20000))[1]
@@ -183,7 +183,7 @@ def test_sgld_remembers_the_last_places_and_averages_what_is_watched() -> None:
         full = {"w": jnp.float32(100.0 * step)}
         state = method.update(state, Release(full, {"w": jnp.float32(0)}, jnp.float32(1), full), jax.random.key(step))
         places.append(float(state.weights["w"]))
-    np.testing.assert_allclose(sorted(state.kept["w"]), sorted(places[7::2]), rtol=1e-6)
+    np.testing.assert_allclose(sorted(state.memory.kept["w"]), sorted(places[7::2]), rtol=1e-6)
     draws = {float(method.draw(state, jax.random.key(seed))["w"]) for seed in range(40)}
     assert sorted(draws) == pytest.approx(sorted(places[7::2]))
     assert method.point_estimates is not None
@@ -347,7 +347,7 @@ def test_a_long_memory_is_kept_small() -> None:
         state = jax.eval_shape(
             tacit.sgld(net, keep=keep)(Plan({"x": RECORD["x"], "y": 0} if net is big else RECORD, 10)).init, KEY
         )
-        assert {leaf.shape[0] for leaf in state.kept.values()} == {places}
+        assert {leaf.shape[0] for leaf in state.memory.kept.values()} == {places}
 
 
 MILLION = """

@@ -20,7 +20,8 @@ from numpyro.infer.initialization import init_to_median
 
 import tacit
 from tacit.methods import running
-from tacit.methods import vi as vi_module
+from tacit.methods.guide_path import draw_average
+from tacit.methods.laplace import draw_exponential
 from tacit.types import Plan
 
 COUNT, WIDTH = 2000, 3
@@ -447,8 +448,10 @@ def test_a_normal_guide_counts_what_the_noise_does_to_its_path():
 
         state = jax.lax.scan(step, method.init(key), jax.random.split(key, steps))[0]
         keys = jax.random.split(key, 100)
-        around = jax.vmap(lambda key: vi_module._perturbed_average(state, key)[name] - state.average[name])(keys)
-        left_out = vi_module._perturbed_average(state._replace(path=()), key)[name] - state.average[name]
+        around = jax.vmap(
+            lambda key: draw_average(state.average, state.path, state.step, key)[name] - state.average[name]
+        )(keys)
+        left_out = draw_average(state.average, (), state.step, key)[name] - state.average[name]
         return state.average[name], jnp.square(around).mean(0), jnp.square(left_out)
 
     averages, counted, left_out = map(np.asarray, jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), runs)))
@@ -470,9 +473,9 @@ def test_stretches_hold_the_averages_of_the_path(steps):
     done = steps // length
     means = places[: done * length].reshape(done, length, 2).mean(1)
     np.testing.assert_allclose(path.means["a"][:done], means, atol=1e-6)
-    state = vi_module.VIState({}, {"a": jnp.ones(2)}, None, jnp.int32(steps), path)
+    average, step = {"a": jnp.ones(2)}, jnp.int32(steps)
     keys = jax.random.split(jax.random.key(1), 20_000)
-    drawn = np.asarray(jax.jit(jax.vmap(lambda key: vi_module._perturbed_average(state, key)["a"]))(keys), np.float64)
+    drawn = np.asarray(jax.jit(jax.vmap(lambda key: draw_average(average, path, step, key)["a"]))(keys), np.float64)
     used = means[int(np.ceil(done / 4)) :]
     if len(used) < 2:
         assert np.all(drawn == 1)
@@ -679,7 +682,7 @@ def test_eigenvalues_that_noise_hides_follow_what_was_expected_of_them() -> None
     truth = mean * jax.random.exponential(keys[0], (40_000,))
     for deviation in (0.5, 5.0, 500.0):
         noisy = truth + deviation * jax.random.normal(keys[1], truth.shape)
-        drawn = vi_module._exponential_given(noisy, jnp.full_like(truth, deviation), mean, keys[2])
+        drawn = draw_exponential(noisy, jnp.full_like(truth, deviation), mean, keys[2])
         for share in (0.1, 0.5, 0.9):
             below = jnp.mean(drawn < -mean * np.log(1 - share))
             assert abs(below - share) < 0.0125
@@ -687,7 +690,7 @@ def test_eigenvalues_that_noise_hides_follow_what_was_expected_of_them() -> None
 
 def test_exact_eigenvalues_are_taken_as_they_are() -> None:
     values = jnp.asarray([1e-3, 1.0, 1e6])
-    drawn = vi_module._exponential_given(values, jnp.full(3, 1e-20), 5.0, jax.random.key(0))
+    drawn = draw_exponential(values, jnp.full(3, 1e-20), 5.0, jax.random.key(0))
     np.testing.assert_allclose(drawn, values, rtol=1e-5)
 
 

@@ -23,10 +23,9 @@ from tacit.engine.step import Step
 from tacit.methods.vi import vi
 from tacit.types import Method, Plan, PyTree
 from tacit.wall.data import PrivateData
-from tests.test_every_method import COUNT, ROWS, TABLE, numbers, plan
 
 KEY = jax.random.key(5)
-COUNTS = (0, 1, 2, 3, 7, 20, 40)
+COUNTS = (0, 1, 2, 20, 40)
 NASTY = np.array(
     [np.nan, np.inf, -np.inf, 1e-45, -1e-40, 1e-38, 1e-23, 1e-19, 0.0, -0.0, 3.4e38, -3.4e38, 1.8e19, 1e20, 0.5, -2.0],
     np.float32,
@@ -231,7 +230,7 @@ PRODUCTS = {
 }
 # Of 300 records 150 are expected: up to 152 make a smaller chunk, up to 176 a chunk, and one record more a smaller one
 # beside it. Beyond two chunks records are added one by one.
-PRODUCT_COUNTS = {20: (1, 2, 33, 75), 600: (300, 420), 300: (153, 329, 505)}
+PRODUCT_COUNTS = {20: (2, 75), 600: (300, 420), 300: (153, 329, 505)}
 
 
 def adversarial_products(generator: np.random.Generator, count: int, clip: float) -> np.ndarray:
@@ -253,7 +252,7 @@ def test_no_neighbour_is_further_away_than_the_radius_with_products(name: str, s
     mechanism = PRODUCTS[name, size]
     case = Case(product(), EACH, mechanism, 1)
     generator = np.random.default_rng(list(PRODUCTS).index((name, size)))
-    counts = PRODUCT_COUNTS[size]
+    counts = (1, 2, 33, 75) if name == "usual noise" else PRODUCT_COUNTS[size]
     sums = {count: summed(case, count, size) for n in counts for count in (n, n - 1)}
     factoring = sums[counts[0]].step.contributions.factoring
     assert factoring is not None
@@ -299,7 +298,7 @@ def test_no_neighbour_is_further_away_than_the_radius_with_single_column_product
     mechanism = Mechanism(0.5, 0.7, noise_multiplier, 10)
     case = Case(single_column(), LEFT + 1, mechanism, 1)
     generator = np.random.default_rng(7)
-    counts = (1, 2, 300, 400)  # beyond 352 records they are added one by one
+    counts = (1, 300, 400)  # beyond 352 records they are added one by one
     sums = {count: summed(case, count, 300) for n in counts for count in (n, n - 1)}
     step, furthest = sums[1].step, 0
     assert step.contributions.factoring is not None
@@ -384,46 +383,6 @@ def test_the_error_of_float32_sums_is_real_and_covered() -> None:
     assert by_rounding < furthest
     gamma = factoring.chunk * clip.UNIT_ROUNDOFF
     assert furthest <= 2 * gamma * factoring.chunk * factoring.chunks * step.radius + by_rounding
-
-
-# --- every method ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_removing_a_record_moves_the_sum_of_any_method_by_its_own_integers(name: str, quick_compiler: None) -> None:
-    """The same randomness, one record out of the subset and its values overwritten: the rest cancels exactly."""
-    data = PrivateData(TABLE[name].records, size=COUNT)
-    method = TABLE[name].make()(plan(data))
-    start = jax.tree.map(jnp.asarray, method.init(KEY))
-    step = Step(method, data, Mechanism(0.5, 1.0, 1.0, 10), start)
-    record_key = random.fixed(4) if method.per_record_key else None
-    program = jax.jit(lambda records, subset: sum_over(step, start, records, subset, jnp.int32(0), KEY, record_key))
-    column, generator = numbers(name), np.random.default_rng(6)
-    records = jax.tree.map(np.asarray, data._records)
-    wild = {**records, column: (10.0 ** generator.uniform(-3, 6) * records[column]).astype(records[column].dtype)}
-
-    def total(given: PyTree, subset: list[int]) -> list[int]:
-        positions = np.full((1, step.sizes.chunk), COUNT, np.int32)
-        positions[0, : len(subset)] = subset
-        return exact(program(given, positions))
-
-    furthest = 0
-    for given in (records, wild):
-        whole = total(given, list(range(COUNT)))
-        for gone in (0, 5, COUNT - 1):
-            # Own keys go with the places in a subset: there the last record is the one to go.
-            gone = COUNT - 1 if method.per_record_key else gone
-            spoilt = {**given, column: np.concatenate([given[column][:gone], np.full_like(given[column][:1], 1e30)])}
-            spoilt[column] = np.concatenate([spoilt[column], given[column][gone + 1 :]])
-            left = [i for i in range(COUNT) if i != gone]
-            moved = square(whole, total(spoilt, left))
-            assert moved <= step.radius**2
-            assert (
-                whole == [a + b for a, b in zip(total(spoilt, left), total(given, [gone]), strict=True)]
-                or method.per_record_key
-            )
-            furthest = max(furthest, moved)
-    assert furthest > 0.25 * step.radius**2
 
 
 # --- the same through the whole door ------------------------------------------------------------------------

@@ -34,6 +34,12 @@ def check_choice(allowed: Collection[str], **values: str) -> None:
             raise ValueError(f"{name} is {value!r}. Write one of {', '.join(map(repr, allowed))}.")
 
 
+def check_draws(draws: int, of: str) -> None:
+    """Refuse a step without a draw of the guide, or of the weights."""
+    if draws < 1:
+        raise ValueError(f"draws is {draws}; a step needs at least one draw of the {of}. Write draws=1.")
+
+
 def columns_of(plan: Plan, name: str) -> int:
     """Return the number of columns in the vector ``x`` of the plan's records, which the method of that name needs."""
     record = plan.placeholder

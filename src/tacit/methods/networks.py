@@ -14,7 +14,7 @@ from jax.scipy.stats import norm
 
 from tacit.methods.arguments import check_positive
 from tacit.methods.running import total
-from tacit.types import Array, Key, PyTree, Record, Requirement
+from tacit.types import Array, Key, Model, PyTree, Record, Requirement
 
 Weights = dict[str, Array]
 NARROW, WIDE = 0.1, 1.0
@@ -172,6 +172,20 @@ def score(net: Network, weights: Weights, record: Record, masks: Key | None = No
     """
     # Multiplied before the derivative, gradients of dense layers stay outer products.
     return jax.grad(lambda *given: factor * net.log_likelihood(*given))(weights, record, masks)
+
+
+def model_of(net: Network) -> Model:
+    """Return what is known of a model whose draws are weights: its predictions, without dropout.
+
+    Privacy: public.
+    """
+    return Model(lambda draw, inputs, key: net.predict(draw, inputs, key, None))
+
+
+def check_proper(net: Network) -> None:
+    """Refuse a flat prior, for methods whose widths need one."""
+    if net.flat:
+        raise ValueError('With prior="none" the posterior of an unused weight is improper. Choose another prior.')
 
 
 def _functions(module: Any) -> tuple[Callable[[Key], Weights], Callable[..., Array], bool]:

@@ -14,38 +14,25 @@
         nu   <- (1 - pace) nu + pace (G + S m)                       their linear part
         theta = theta_0 + (nu, tau);  lambda, gamma from q and the averaged e     free post-processing
 
-g, s are ``slope``, ``curvature``; nu, tau ``total``, as used ``sites``; tau as it came is in ``running``; m_0
-``centre``, lambda ``decay``, 1/gamma ``noise``. Any site of one or several predictors is a head: regression, robust
-regression, counts, classes.
-
-Where it leaves the papers, and why: docs/errata.md#probabilistic-backpropagation. DP-SEP's own code adds no noise to a
-network, so there is nothing to compare private figures with.
+g, s are ``slope``, ``curvature``; nu, tau ``total``, as used ``sites``; m_0 ``centre``, lambda ``decay``, 1/gamma
+``noise``. Where it leaves the papers, and why: docs/errata.md#probabilistic-backpropagation.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.stats import norm
 
 from tacit.methods.arguments import columns_of, moved, records_of
-from tacit.methods.gaussians import Moments, Natural, drawn, floored, isotropic, moments, plus
-from tacit.methods.rectifiers import derivatives, output, through, usual_precisions
-from tacit.methods.running import Pace, Running, blend, block_weights, polynomial_decay, start
+from tacit.methods.gaussians import Moments, Natural, drawn, floored, moments
+from tacit.methods.network_sites import RATE, SHAPE, Contribution, NetworkSites, check_network, decay_given, posterior
+from tacit.methods.rectifiers import derivatives, no_nudges, through
+from tacit.methods.running import Pace, Running, blend, polynomial_decay
 from tacit.methods.sites import Site
 from tacit.types import Array, Key, Method, MethodFor, Model, Plan, PyTree, Record, Release, Suggestions
-
-SHAPE, RATE = 6.0, 6.0
-"""Of the Gamma priors of both precisions."""
-LEAST = 0.01
-"""The least curvature of all records together, as a share of what is usual: with less steps would be too long."""
-FLOOR = 5.0
-"""A curvature counts for at least so many standard deviations of its noise: lost in noise, it makes steps short."""
 
 
 class PBPState(NamedTuple):
@@ -60,18 +47,6 @@ class PBPState(NamedTuple):
     noise: Array
 
 
-class Contribution(NamedTuple):
-    """What one record gives: slopes and curvatures of its log Z; one half, and half its squared error.
-
-    In units of the noise, so that one clip suits all steps: slopes times its deviation, curvatures times its variance,
-    squared errors over its variance. Of the last two there is nothing where the noise is public.
-    """
-
-    slope: list[Array]
-    curvature: list[Array]
-    noise: tuple[Array, ...]
-
-
 def pbp(
     hidden: Sequence[int] = (50,),
     *,
@@ -83,9 +58,7 @@ def pbp(
 ) -> MethodFor:
     """Fit a Bayesian neural network with rectified units by private probabilistic backpropagation.
 
-    The number of records must be declared, and about right is enough.
-
-    Privacy: public. Sees the placeholder record only.
+    Privacy: public. Sees the placeholder record only. The number of records must be declared; about right is enough.
 
     Parameters
     ----------
@@ -94,14 +67,12 @@ def pbp(
     noise
         Public variance of the noise in y, for y of about unit size; by default it is learnt, through the wall.
     head
-        Likelihood of y given the network's output: ``tacit.sites.probit()``, ``tacit.sites.softmax(10)``, ...; by
-        default y is normal.
+        A site of predictors, for y given the output: ``tacit.sites.probit()``, ...; by default y is normal.
     spread
         Standard deviation of the hidden weights' prior means around zero.
     pace
-        Weight of a step's release in the average; by default ``0.04 / (1 + step / 1000)``. Under independent weights
-        all of them move at once, and by much more than 0.05 they would overshoot. Where the number of steps is fixed, a
-        pace that falls to nothing by the last of them does better.
+        Weight of a step's release in the average; by default ``0.04 / (1 + step / 1000)``. By much more than 0.05 the
+        weights overshoot, which all move at once. For fixed steps, one that falls to nothing by the last does better.
     size
         Deprecated: the plan has it.
 
@@ -113,168 +84,67 @@ def pbp(
 
     Examples
     --------
-    >>> import jax, numpy as np, tacit
-    >>> random = np.random.default_rng(0)
-    >>> x = random.normal(size=(200, 2))
+    >>> import numpy as np, tacit
+    >>> x = np.random.default_rng(0).normal(size=(200, 2))
     >>> data = tacit.PrivateData({"x": x, "y": (x[:, 0] > 0).astype(int)}, size=200)
     >>> method = tacit.pbp((4,), head=tacit.sites.probit())
     >>> posterior = tacit.fit(method, data, tacit.Budget(1.0, 1e-6), steps=20, progress=False)
     >>> posterior.draws["w0"].shape
     (1000, 4, 3)
     """
-    share = pace or (lambda step: 0.04 * polynomial_decay(1000.0, 1.0)(step))
-    _check(hidden, noise, head, spread)
+    check_network(hidden, noise, head, spread)
     moved(size)
+    share = pace or (lambda step: 0.04 * polynomial_decay(1000.0, 1.0)(step))
 
     def build(plan: Plan) -> Method:
         columns, records = columns_of(plan, "pbp"), records_of(plan, "pbp", size)
-        outputs = (head and head.predictors) or 1
-        shapes = [(out, into + 1) for into, out in zip((columns, *hidden), (*hidden, outputs), strict=True)]
-        network = _Network(shapes, head, noise, spread, records)
+        network = NetworkSites(columns, hidden, head, noise, records)
+
+        def init(key: Key) -> PBPState:
+            decay, variance = jnp.float32(SHAPE / RATE), jnp.float32(1.0 if noise is None else noise)
+            centre, running, sites = network.start(spread, variance, key)
+            cavity = moments(posterior(centre, decay, sites), False)
+            return PBPState(centre, decay, running, sites, sites, cavity, variance)
+
+        def contribute(state: PBPState, record: Record, key: Key) -> Contribution:
+            def log_z(nudges: list[Moments]) -> tuple[Array, tuple[Moments, list[Moments]]]:
+                f, inputs = through(state.cavity, record["x"].astype(jnp.float32), nudges)
+                return network.log_z(record, f, state.noise), (f, inputs)
+
+            back, (f, inputs) = jax.grad(log_z, has_aux=True)(no_nudges(state.cavity.mean))
+            layers = [derivatives(network.alpha, *each) for each in zip(back, inputs, state.cavity.mean, strict=True)]
+            return network.contribution(layers, record, f, state.noise)
+
+        def update(state: PBPState, release: Release, key: Key) -> PBPState:
+            given = network.unscaled(release, state.noise)
+            running, weight = blend(state.running, given, share), share(state.running.step)
+            precision = network.precision(running, state.noise)
+            layers = zip(*state.total, given.full.slope, state.cavity.mean, precision, strict=True)
+            linear = [nu + weight * (g + tau * m - nu) + (new - tau) * m for nu, tau, g, m, new in layers]
+            total, noisy = Natural(linear, precision), Natural(running.noise_std.slope, running.noise_std.curvature)
+            sites = floored(Running(total, noisy, running.step), False)
+            decay = decay_given(state.centre, moments(posterior(state.centre, state.decay, sites), False))
+            cavity = moments(posterior(state.centre, decay, sites, 1 - network.alpha / records), False)
+            return PBPState(state.centre, decay, running, total, sites, cavity, network.noise(running, state.noise))
+
+        def draw(state: PBPState, key: Key) -> dict[str, Array]:
+            weights = drawn(posterior(state.centre, state.decay, state.sites), False, key)
+            return {f"w{i}": w for i, w in enumerate(weights)}
+
+        def points(state: PBPState) -> dict[str, PyTree]:
+            mean, variance = moments(posterior(state.centre, state.decay, state.sites), False)
+            return {"mean": mean, "variance": variance, "decay": state.decay, "noise": state.noise}
+
         return Method(
-            network.init,
-            network.contribute,
-            partial(network.update, share=share),  # apart from what a contribution can reach
-            network.draw,
-            network.points,
+            init,
+            contribute,
+            update,
+            draw,
+            points,
             requirements=head.requirements if head else (),
             for_size=records,
-            suggests=Suggestions(clip=1.5, steps=4000, weights=_weights(shapes, network.learnt)),
+            suggests=Suggestions(clip=1.5, steps=4000, weights=network.noise_shares()),
             model=Model(network.predict),
         )
 
     return MethodFor(build)
-
-
-class _Network:
-    """The method's functions, for a network's shapes, a head or the noise in y, and a number of records."""
-
-    def __init__(
-        self,
-        shapes: list[tuple[int, int]],
-        head: Site | None,
-        noise: float | None,
-        spread: float,
-        records: int,
-    ) -> None:
-        self.shapes, self.head, self.noise, self.spread = shapes, head, noise, spread
-        self.records = records
-        self.number = sum(math.prod(shape) for shape in shapes)
-        self.learnt = head is None and noise is None
-        self.alpha = head.alpha if head else 1.0
-
-    def init(self, key: Key) -> PBPState:
-        keys = jax.random.split(key, len(self.shapes))
-        centre = [self.spread * jax.random.normal(k, shape) for k, shape in zip(keys, self.shapes, strict=True)]
-        centre[-1] = jnp.zeros(self.shapes[-1])
-        decay = jnp.float32(SHAPE / RATE)
-        # A guess at what all records will say of the width, so that the first steps are no longer than the later.
-        variance = jnp.float32(1.0 if self.noise is None else self.noise)
-        usual = [self.records * each / variance for each in usual_precisions(self.shapes)]
-        guess = [jnp.full(shape, precision) for shape, precision in zip(self.shapes, usual, strict=True)]
-        running = start(
-            Contribution(
-                jax.tree.map(jnp.zeros_like, centre), guess, (jnp.float32(self.records / 2),) * 2 * self.learnt
-            )
-        )
-        sites = Natural(jax.tree.map(jnp.multiply, guess, centre), guess)
-        cavity = moments(plus(isotropic(centre, decay, False), sites), False)
-        return PBPState(centre, decay, running, sites, sites, cavity, variance)
-
-    def contribute(self, state: PBPState, record: Record, key: Key) -> Contribution:
-        def log_z(nudges: list[Moments]) -> tuple[Array, tuple[Moments, list[Moments]]]:
-            f, inputs = through(state.cavity, record["x"].astype(jnp.float32), nudges)
-            if self.head is not None:
-                predictors = f if self.head.predictors else (f.mean[0], f.variance[0])
-                return self.head.log_z(record, *predictors), (f, inputs)
-            return norm.logpdf(record["y"], f.mean[0], jnp.sqrt(f.variance[0] + state.noise)), (f, inputs)
-
-        nothing = [Moments(jnp.zeros(shape[0]), jnp.zeros(shape[0])) for shape in self.shapes]
-        back, (f, inputs) = jax.grad(log_z, has_aux=True)(nothing)
-        layers = list(map(partial(derivatives, self.alpha), back, inputs, state.cavity.mean))
-        slope = [jnp.sqrt(state.noise) * g for g, _ in layers]
-        curvature = [state.noise * s for _, s in layers]
-        if not self.learnt:
-            return Contribution(slope, curvature, ())
-        error = jnp.square(record["y"] - f.mean[0]) + f.variance[0]
-        return Contribution(slope, curvature, (jnp.float32(0.5), error / state.noise / 2))
-
-    def update(self, state: PBPState, release: Release, key: Key, share: Pace) -> PBPState:
-        given = _unscaled(release, state.noise)
-        running = blend(state.running, given, share)
-        weight, noisy = share(state.running.step), running.noise_std
-        least = [LEAST * self.records * each / state.noise for each in usual_precisions(self.shapes)]
-        precision = jax.tree.map(
-            lambda s, std, least: jnp.maximum(s, jnp.maximum(FLOOR * std, least)),
-            running.statistics.curvature,
-            noisy.curvature,
-            least,
-        )
-        linear = jax.tree.map(
-            lambda nu, g, m, tau, new: nu + weight * (g + tau * m - nu) + (new - tau) * m,
-            state.total.linear,
-            given.full.slope,
-            state.cavity.mean,
-            state.total.precision,
-            precision,
-        )
-        total = Natural(linear, precision)
-        sites = floored(Running(total, Natural(noisy.slope, noisy.curvature), running.step), False)
-        m, v = moments(plus(isotropic(state.centre, state.decay, False), sites), False)
-        squares = jax.tree.map(lambda m, c, v: jnp.sum(jnp.square(m - c) + v), m, state.centre, v)
-        decay = (SHAPE + self.number / 2) / (RATE + sum(squares) / 2)
-        cavity = moments(plus(isotropic(state.centre, decay, False), sites, 1 - self.alpha / self.records), False)
-        after = _noise(running) if self.learnt else state.noise
-        return PBPState(state.centre, decay, running, total, sites, cavity, after)
-
-    def draw(self, state: PBPState, key: Key) -> dict[str, Array]:
-        weights = drawn(plus(isotropic(state.centre, state.decay, False), state.sites), False, key)
-        return {f"w{i}": w for i, w in enumerate(weights)}
-
-    def predict(self, draw: dict[str, Array], inputs: PyTree, key: Key) -> PyTree:
-        weights = [draw[f"w{i}"] for i in range(len(self.shapes))]
-        f = jax.vmap(lambda x: output(weights, x), out_axes=-1)(jnp.asarray(inputs["x"], jnp.float32))
-        if self.head is None:
-            return {"mean": f[0], "y": f[0] + jnp.sqrt(draw["noise"]) * jax.random.normal(key, f[0].shape)}
-        assert self.head.predict is not None
-        return self.head.predict(f if self.head.predictors else f[0], key)
-
-    def points(self, state: PBPState) -> dict[str, PyTree]:
-        mean, variance = moments(plus(isotropic(state.centre, state.decay, False), state.sites), False)
-        return {"mean": mean, "variance": variance, "decay": state.decay, "noise": state.noise}
-
-
-def _check(hidden: Sequence[int], noise: float | None, head: Site | None, spread: float) -> None:
-    if head is not None and noise is not None:
-        raise ValueError("Both noise and head are given; the noise is part of the head. Leave one of them out.")
-    if any(units < 1 for units in hidden) or not spread > 0 or (noise is not None and not noise > 0):
-        raise ValueError(
-            f"hidden is {tuple(hidden)}, noise is {noise}, spread is {spread:g}; all must be positive. "
-            "Write pbp((50,))."
-        )
-    if head is not None and head.form != "predictors":
-        raise ValueError(
-            f"The head's form is {head.form!r}; a network's output is a predictor. Use sites.probit() etc."
-        )
-
-
-def _noise(running: Running) -> Array:
-    """Return b / (a - 1) of the noise precision's posterior Gamma(a, b)."""
-    a, b = map(jnp.maximum, running.statistics.noise, running.noise_std.noise)
-    return (RATE + b) / (SHAPE - 1 + a)
-
-
-def _unscaled(release: Release, noise: Array) -> Release:
-    def each(given: Contribution) -> Contribution:
-        slope = jax.tree.map(lambda leaf: leaf / jnp.sqrt(noise), given.slope)
-        curvature = jax.tree.map(lambda leaf: leaf / noise, given.curvature)
-        return Contribution(slope, curvature, given.noise and (given.noise[0], given.noise[1] * noise))
-
-    return release._replace(full=each(release.full), noise_std=each(release.noise_std))
-
-
-def _weights(shapes: Sequence[tuple[int, int]], learnt: bool) -> tuple[float, ...]:
-    """Share the noise among the layers' slopes, their curvatures, and the noise site, by their usual norms."""
-    sizes = [math.prod(shape) for shape in shapes]
-    bounds = [0.4] * (len(shapes) - 1) + [0.7] + [0.1] * (len(shapes) - 1) + [0.3]
-    return block_weights((*bounds, *(0.5, 0.5) * learnt), (*sizes, *sizes, *(1, 1) * learnt))

@@ -93,6 +93,11 @@ def through(weights: Moments, x: Array, nudges: list[Moments]) -> tuple[Moments,
     return Moments(a, spread), inputs
 
 
+def no_nudges(mean: Sequence[Array]) -> list[Moments]:
+    """Return nudges of nothing: derivatives by them are derivatives by what is before a rectifier or the head."""
+    return [Moments(jnp.zeros(len(m)), jnp.zeros(len(m))) for m in mean]
+
+
 def _square(z: Moments) -> Array:
     """Return E[z^2]; x itself has no variance."""
     return jnp.square(z.mean) if z.variance is None else jnp.square(z.mean) + z.variance

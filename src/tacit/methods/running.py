@@ -183,6 +183,16 @@ def inner(one: PyTree, two: PyTree) -> Array:
     return total(jax.tree.map(jnp.multiply, one, two))
 
 
+def scaled(tree: PyTree, factor: float) -> PyTree:
+    """Return a tree of arrays times a factor; itself for 1, so that gradients of dense layers stay outer products."""
+    return tree if factor == 1 else jax.tree.map(lambda leaf: factor * leaf, tree)
+
+
+def mean_of(trees: list[PyTree]) -> PyTree:
+    """Return the mean of several trees of arrays; a single one as it is."""
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *trees) if len(trees) > 1 else trees[0]
+
+
 def split(key: Key, draws: int) -> list[Key]:
     """Return a key for each draw; the key itself for a single one."""
     return [key] if draws == 1 else list(jax.random.split(key, draws))

@@ -139,7 +139,7 @@ class GuidedModel(TracedModel):
     # Reading the guide.
 
     def _set_up(self, model: Function, guide: Function | type[AutoGuide] | None) -> Function:
-        automatic = guide is None or isinstance(guide, AutoGuide) or is_class(guide)
+        automatic = guide is None or is_kind(guide, AutoGuide)
         if automatic and self.local:
             raise ValueError(
                 f"The latent site {self.local[0]!r} is inside the plate over records: every record has a latent "
@@ -151,7 +151,7 @@ class GuidedModel(TracedModel):
             return lambda *_, **__: None
         kind = AutoNormal if guide is None else guide
         parts = [kind, *getattr(kind, "_guides", ())]  # of an AutoGuideList
-        if any(isinstance(part, AutoDAIS | AutoSemiDAIS) or is_class(part, (AutoDAIS, AutoSemiDAIS)) for part in parts):
+        if any(is_kind(part, (AutoDAIS, AutoSemiDAIS)) for part in parts):
             raise ValueError(
                 "A DAIS guide evaluates the likelihood of all records in every draw, outside the wall. "
                 "Use AutoMultivariateNormal, AutoLowRankMultivariateNormal or a flow (AutoIAFNormal)."
@@ -224,3 +224,11 @@ def is_class(guide: Any, kinds: type | tuple[type, ...] = AutoGuide) -> bool:
     Privacy: public.
     """
     return isinstance(guide, type) and issubclass(guide, kinds)
+
+
+def is_kind(guide: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Return whether a guide is of one of these kinds, or such a class.
+
+    Privacy: public.
+    """
+    return isinstance(guide, kinds) or is_class(guide, kinds)

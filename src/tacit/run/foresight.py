@@ -21,7 +21,7 @@ import numpy as np
 from tacit.accounting.mechanism import Budget, Mechanism
 from tacit.facts.parsing import scattered
 from tacit.methods import leverage
-from tacit.methods.vi import CURVATURE_EVERY
+from tacit.methods.laplace import CURVATURE_EVERY
 from tacit.models.formula import Formula
 from tacit.models.priors import bare
 from tacit.results.learnt import HALF

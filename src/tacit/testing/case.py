@@ -70,11 +70,15 @@ class Case:
         """Return one of the records."""
         return record_at(self.records, place)
 
+    @functools.cached_property
+    def _batch(self) -> Callable[[State, PyTree, Key], PyTree]:
+        # The state is an argument, so that the program is compiled once for all states.
+        each = lambda state, record, mine: self.method.contribution(state, record, self.key, mine)  # noqa: E731
+        return jax.jit(jax.vmap(each, (None, 0, 0)))
+
     def contributions(self, state: State, records: PyTree) -> PyTree:
         """Return the contributions of all records, computed as one batch."""
-        keys = jax.random.split(self.key, len(jax.tree.leaves(records)[0]))
-        batch = jax.vmap(lambda record, mine: self.method.contribution(state, record, self.key, mine))
-        return jax.jit(batch)(records, keys)
+        return self._batch(state, records, jax.random.split(self.key, len(jax.tree.leaves(records)[0])))
 
     def after(self, records: PyTree, count: int) -> State:
         """Return the state after all steps on the first ``count`` records, by the reference."""
