@@ -177,7 +177,8 @@ class PairModel:
         whitening = rotation.T @ (vectors / values).T / scale
         inverse = scale[:, None] * (vectors * values) @ rotation
         least = jnp.sqrt(GROWN * self.whole) / (std + 1e-6)
-        clip = _clips(*jnp.split(apart @ whitening.T, [self.tilted], 1), least)
+        white = apart @ whitening.T
+        clip = _clips(white[:, : self.tilted], white[:, self.tilted :], least)
         return state._replace(whitening=whitening, inverse=inverse, clip=clip)
 
     def move(
