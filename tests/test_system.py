@@ -13,8 +13,8 @@ import pytest
 from tacit import system
 
 ROOT = Path(__file__).parents[1]
-SHARED = ["sched_getaffinity", "posix_fadvise", "pread", "preadv", "pwrite"]
-"""What not every system has."""
+SHARED = ["sched_getaffinity", "process_cpu_count", "posix_fadvise", "pread", "preadv", "pwrite"]
+"""What not every system has, and what Python 3.13 makes of it."""
 
 
 @pytest.fixture(params=["here", "elsewhere"])

@@ -179,9 +179,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 
-def save(out: Path, name: str, command: str, text: str, results: dict[str, Any], figure: Any) -> None:
+def save(
+    out: Path, name: str, command: str, text: str, results: dict[str, Any], figure: Any, *, quiet: bool = False
+) -> None:
     """Print the tables; write them, the numbers and the picture."""
-    print(text)
+    if not quiet:
+        print(text)
     for folder in ("results", "figures"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     (out / "results" / f"{name}.md").write_text(f"`{command}`\n\n{text}\n")

@@ -71,13 +71,13 @@ def glm(
     bound
         Norm that few ``x`` exceed, public; by default the root of the number of columns. Longer ones count less in the
         moments. A column of ones gives the intercept; centre and scale the others to about 1 by public figures.
-    prior_std, group_std
-        Standard deviation of the weights' prior, one for all or one for each column; scale of the half-normal prior of
-        the groups' standard deviations.
+    prior_std
+        Standard deviation of the weights' prior, one for all or one for each column.
     groups
         Columns with the codes 0, 1, ... of a group, and their numbers of levels: ``{"clinic": 20}``. Levels have normal
-        effects of unknown standard deviation. The first column of ``x`` must then be 1. A record with another code
-        contributes nothing, without a warning, unless a schema that declares it refused it before.
+        effects. The first column of ``x`` must then be 1. A record with another code contributes nothing, unnoticed.
+    group_std
+        Scale of the half-normal prior of the standard deviations of the groups' effects.
     noise_std
         Of normal outcomes: a public guess of the noise. The prior of its log has standard deviation 1 around it.
     features
