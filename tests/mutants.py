@@ -222,16 +222,15 @@ MUTANTS = [
     Mutant(
         "pair scores without their clip",
         "methods/pair_posterior.py",
-        "    return vectors * jnp.minimum(1, clip / norms), ",
-        "    return vectors, ",
+        "    return vectors * jnp.minimum(1, clip / norms)\n",
+        "    return vectors\n",
         (f"{PAIRS}::test_no_record_is_longer_than_the_clip[gaussian]",),
     ),
     Mutant(
         "a pair that is not exchangeable: the shown score is clipped alone",
         "methods/pair_posterior.py",
-        "            return _clipped(state.whitening @ (shown - drawn), state.clip)\n",
-        "            alone, square = _clipped(state.whitening @ shown, state.clip)\n"
-        "            return alone - state.whitening @ drawn, square\n",
+        "self.clipped((shown - drawn) @ state.whitening.T, state.clip), 0)",
+        "self.clipped(shown[None] @ state.whitening.T, state.clip) - drawn @ state.whitening.T, 0)",
         (f"{PAIRS}::test_the_mean_at_the_truth_is_zero[gaussian]",),
     ),
     Mutant(

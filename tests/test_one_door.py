@@ -41,6 +41,7 @@ METHODS_MAY_IMPORT = {
                 "marginal_tables",
                 "network_sites",
                 "networks",
+                "pair_differences",
                 "pair_phases",
                 "pair_posterior",
                 "polya_gamma",

@@ -18,9 +18,11 @@ import tacit
 from tacit.engine import random
 from tacit.engine.runner import Runner
 from tacit.ledger.file import Ledger
+from tacit.methods import pair_differences, pair_posterior
 from tacit.methods import pair_scores as module
 from tacit.methods.covariates import Covariates
 from tacit.methods.pair_phases import timetable
+from tacit.methods.pair_posterior import PairModel
 from tacit.methods.pair_scores import PairsState, pair_scores
 from tacit.models.simulated import SimulatedModel
 from tacit.types import Method, Plan, Release
@@ -59,13 +61,20 @@ def records(family: str, seed: int, size: int = SIZE) -> dict[str, Any]:
     return {"x": x, "g": g, "y": y}
 
 
+def parts(family: str) -> tuple[SimulatedModel, Covariates]:
+    """Return the model and the covariates that the public half computes with."""
+    model = tacit.formula("y ~ x + g", schema(family), family)
+    reading = SimulatedModel(model, placeholder(family))
+    return reading, Covariates(model.schema, reading.covariates)
+
+
 @cache
 def built(family: str) -> tuple[Method, PairsState]:
     """Return the method, and its state as if it were in the last round."""
     model = tacit.formula("y ~ x + g", schema(family), family)
     method = pair_scores(model)(Plan(placeholder(family), SIZE))
     state = jax.jit(method.init)(KEY)
-    posterior = state.posterior._replace(clip=jnp.float32(2.0))
+    posterior = state.posterior._replace(clip=jnp.full(2, math.sqrt(2.0)))
     return method, state._replace(step=jnp.int32(module.STEPS - 1), posterior=posterior)
 
 
@@ -95,7 +104,7 @@ def test_the_mean_at_the_truth_is_zero(family: str) -> None:
     method, state = built(family)
     reading = SimulatedModel(model, placeholder(family))
     place = reading.start + 0.5
-    state = state._replace(posterior=state.posterior._replace(place=place, clip=jnp.float32(0.5)))
+    state = state._replace(posterior=state.posterior._replace(place=place, clip=jnp.full(2, 0.35)))
     count = 20_000
     of_x, of_g, of_y, of_pairs = jax.random.split(KEY, 4)
     rows = {"x": 2 + jax.random.exponential(of_x, (count,)), "g": jax.random.randint(of_g, (count,), 0, 3)}
@@ -195,6 +204,60 @@ def test_made_up_covariates_are_like_the_true_ones() -> None:
     assert np.abs(correlations(drawn) - correlations(true)).max() < 0.12
 
 
+def test_how_many_records_there_are_is_learnt() -> None:
+    """A factor that is well known is drawn close to it; of one that is not known, draws spread around 1."""
+    uniforms = jnp.linspace(0.005, 0.995, 100)
+    drawn = jax.vmap(lambda u: pair_differences._number(jnp.float32(0.5), jnp.float32(0.01), jnp.float32(1), u))(
+        uniforms
+    )
+    assert np.all(np.abs(drawn - 0.5) < 0.04)
+    drawn = jax.vmap(lambda u: pair_differences._number(jnp.float32(5), jnp.float32(100), jnp.float32(1), u))(uniforms)
+    assert 0.5 < np.median(drawn) < 2
+    assert drawn[0] < 0.2
+
+
+def test_what_the_records_show_of_their_covariates_is_taken_and_noise_is_not() -> None:
+    """A E A' is F but for size where F is exact; where F is E with noise, A is nearly the identity."""
+    rng, size = np.random.default_rng(4), 6
+    root = np.eye(size) + 0.1 * rng.normal(size=(size, size))
+    expected = jnp.asarray(root @ root.T, jnp.float32)
+    turned = jnp.diag(jnp.asarray([1.3, 0.8, 1, 1, 1, 1], jnp.float32))
+    noise = jnp.asarray(rng.normal(size=(size, size)), jnp.float32)
+
+    def between(found: Any, std: float) -> Any:
+        return pair_differences._between(found, expected, jnp.float32(std), jnp.float32(1), jnp.zeros((size, size)))
+
+    other = turned @ expected @ turned
+    a = between(3 * other, 1e-4)
+    ratio = np.asarray(a @ expected @ a.T) / np.asarray(other)
+    assert np.abs(ratio[np.abs(other) > 0.3] / ratio[0, 0] - 1).max() < 0.02
+    assert np.abs(np.asarray(between(expected + 0.1 * noise, 0.1)) - np.eye(size)).max() < 0.1
+    assert np.abs(np.asarray(a) - np.eye(size)).max() > 0.1
+
+
+def test_the_quantile_of_norms_is_by_those_above_zero() -> None:
+    norms = np.append(np.random.default_rng(5).exponential(size=1000), np.zeros(500)).astype(np.float32)
+    found = float(pair_posterior._quantile(jnp.asarray(norms)))
+    assert abs(found - np.quantile(norms[:1000], pair_posterior.QUANTILE)) < 0.02
+
+
+@pytest.mark.parametrize("family", RESPONSES)
+def test_numbers_have_a_clip_of_their_own_and_levels_have_not(family: str) -> None:
+    """Along the first coordinate larger outcomes pull, along no other; a skewed error then biases little."""
+    public = PairModel(*parts(family), placeholder(family), float(SIZE), 8)
+    assert public.tilted == (family != "bernoulli")
+    of_all = built(family)[1]
+    state = jax.jit(public.coordinates)(of_all.posterior, of_all.table, KEY, jnp.float32(20))
+    assert (float(state.clip[0]) > 0) == (family != "bernoulli")
+    if public.tilted:
+        rows = public.rows(of_all.table, KEYS[0], jnp.float32(0))
+        outcomes, scores = jax.jit(public.simulated)(state.place, rows, KEYS[1])
+        shown = public.reading.numbers(outcomes)[..., 0]
+        apart = (scores[:, 0] - scores[:, 1]) @ state.whitening.T
+        pull = np.mean(np.sign(shown[:, :1] - shown[:, 1:2]) * apart, 0)
+        assert pull[0] ** 2 > 0.9 * np.sum(pull**2)
+
+
 @pytest.mark.slow
 def test_intervals_hold_the_truth() -> None:
     """Twenty fits by one program: of twenty 90% intervals for the slope, 13 or fewer in one of 420 right methods."""
@@ -266,7 +329,7 @@ def test_what_it_refuses() -> None:
         pair_scores(counts, facts)(Plan(one, 10, steps=6))
     with pytest.raises(ValueError, match="not declared"):
         pair_scores(counts, facts)(Plan(one))
-    with pytest.raises(ValueError, match="draws at least one"):
+    with pytest.raises(ValueError, match="draws at least two"):
         pair_scores(counts, facts, simulations=0)
     with pytest.raises(ValueError, match="has up to 3 records"):
         pair_scores(counts, facts)(Plan(one, 10, max_records=3))

@@ -57,7 +57,8 @@ def zeros(covariates: Covariates, latents: int) -> PyTree:
         "histogram": jnp.zeros((covariates.number, covariates.most)),
         "products": jnp.zeros((covariates.number, covariates.number)),
         "score": jnp.zeros(latents),
-        "spread": jnp.float32(0),
+        "norms": jnp.zeros(2),
+        "moments": jnp.zeros((2, latents, latents)),
     }
 
 

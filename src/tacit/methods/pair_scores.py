@@ -3,21 +3,21 @@
     s(y) = grad_w log p(y | x, w)
     made-up covariates x, from released counts and products           tacit.methods.covariates
     for rounds t = 1..T with growing shares of the steps, at w = w_t:
-        W, C        on made-up records: W H W' = I for the information H of one, C a quantile of |W (s(y) - s(y'))|
+        W, C        on made-up records: W H W' = I for the information H of one, C quantiles of |W (s(y) - s(y'))|
         psi_i       = mean over k of clip_C(W (s(y_i) - s(y'_ik))),  y'_ik ~ p(y | x_i, w) by the record's own key
-        G           = the average released sum of psi over the round's steps
+        G, J, Q     = released sums of psi, of psi psi', and of delta delta' for delta = clip_C(W (s(y'_ik) - s(y'_il)))
         w_(t+1)     the mode of  log prior(w) - |G - mu(w)|^2_V / 2,  by damped Gauss-Newton
-    G ~ N(mu(w), V),  V = phi J + S    S: the privacy noise; J: psi's spread; phi: overdispersion, from released |psi|^2
-    mu(w) = N E[psi (p(y | x, w) / p(y | x, w_t) - 1)]                 over made-up x and y ~ p(y | x, w_t)
-    a draw:  one of K normal approximations of the posterior, each with made-up records of its own
+    G ~ N(mu(w), V)                                                   V: the privacy noise, and psi's spread by J
+    mu(w) = N a A E[psi (p(y | x, A'w) / p(y | x, w_t) - 1)]          over made-up x and y ~ p(y | x, w_t)
+    a A E[delta delta'] A' = Q / N                                    a, A: how the records differ from made-up ones
+    a draw:  one of K normal approximations of the posterior, each with made-up records, a, A and V of its own
 
 At the truth y and y' are exchangeable given x, so s(y) - s(y') is symmetric about 0, and psi has mean exactly 0
-whatever the clip is. The clip costs precision and never the truth, and nothing is released to choose it. What is
-released is then the data of an ordinary Bayesian model with known noise. Of the rounds the last four are used, each in
-the coordinates of the last, and less the further w has moved since.
+whatever the clip is: releases are the data of a Bayesian model with known noise. The last four rounds are used.
 
-phi is 2 r - 1, where r is the released mean of |psi|^2 in units of the made-up one: y' has the model's spread, and y
-its own.
+Q is of drawn outcomes: it tells of covariates and of the number of records. J, of those shown, tells of overdispersion.
+Where numbers or counts are skewed and the model's are not, clipping biases what larger outcomes pull, such as an
+intercept: that has a wider clip of its own.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simu
         schema = model.schema
     if schema is None:
         raise ValueError("Pair scores make records up, so they need bounds and levels: pair_scores(model, schema).")
-    if simulations < 1:
-        raise ValueError(f"simulations is {simulations}; a record draws at least one outcome a step.")
+    if simulations < 2:
+        raise ValueError(f"simulations is {simulations}; a record draws at least two outcomes a step.")
     declared = schema
 
     def build(plan: Plan) -> Method:
@@ -117,7 +117,7 @@ def pair_scores(model: Function | Formula, schema: Schema | None = None, *, simu
             state = state._replace(sums=jax.tree.map(jnp.add, state.sums, release.full))
             length = length_of[state.step]
             mean = jax.tree.map(lambda leaf: leaf / length, state.sums)
-            std = release.noise_std["spread"] / release.rate / jnp.sqrt(length)
+            std = release.noise_std["norms"] / release.rate / jnp.sqrt(length)
 
             def move() -> PairsState:
                 final = state.step == steps - 1

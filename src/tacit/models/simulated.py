@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpyro
+import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
+from numpyro.distributions import constraints
 
 from tacit.models.guided import GuidedModel
 from tacit.models.traced import Function, Run, Values, depends
@@ -32,6 +36,8 @@ class SimulatedModel(GuidedModel):
         The number of coordinates.
     covariates
         The columns of a record that its outcomes are drawn from.
+    count_of_numbers
+        How many outcomes of a record are numbers or counts.
     """
 
     def __init__(self, model: Function, placeholder: Record) -> None:
@@ -54,8 +60,10 @@ class SimulatedModel(GuidedModel):
                 f"The site {drawn[0]!r} is a numpyro.factor, from which no outcome can be drawn. Write the likelihood "
                 "as a distribution, or use tacit.vi."
             )
+        self._numeric = [name for name in self._observed if not _of_levels(one[name]["fn"])]
+        self.count_of_numbers = sum(jnp.size(one[name]["value"]) for name in self._numeric)
         self.covariates = self._read_covariates()
-        draws = jax.vmap(lambda key: self._prior_draw(key))(jax.random.split(jax.random.key(0), 500))
+        draws = jax.jit(jax.vmap(self._prior_draw))(jax.random.split(jax.random.key(0), 500))
         middle = jax.tree.map(lambda leaf: jnp.median(leaf, 0), draws)
         self.start, self._shaped = ravel_pytree(middle)
         self.size = len(self.start)
@@ -74,6 +82,11 @@ class SimulatedModel(GuidedModel):
         trace = self._free.trace(_row(record), self.latents_of(w), key)
         return {name: trace[name]["value"] for name in self._observed}
 
+    def numbers(self, outcomes: Values) -> Array:
+        """Return those outcomes whose shape a model can have wrong: numbers and counts, not levels; records first."""
+        found = [outcomes[name] for name in self._numeric]
+        return jnp.concatenate([one.reshape(*one.shape[:2], -1) for one in found], -1).astype(jnp.float32)
+
     def log_density(self, w: Array, record: Record, outcomes: Values) -> Array:
         """Return the log density of outcomes of one record."""
         terms, _ = self._model.log_probs(_row(record), {**self.latents_of(w), **outcomes})
@@ -84,6 +97,24 @@ class SimulatedModel(GuidedModel):
         values, draw = self._shaped(w), self.latents_of(w)
         volume = [jnp.sum(self.latents[name].log_abs_det_jacobian(values[name], draw[name])) for name in draw]
         return self.log_prior({}, draw) + sum(volume, jnp.asarray(0.0))
+
+    def _set_up(self, model: Function, guide: Any) -> Function:
+        """Return a guide of one point: the checks of a model ask for one, and an AutoGuide takes seconds."""
+        if self.local:
+            raise ValueError(
+                f"The latent site {self.local[0]!r} is inside the plate over records: every record has a latent "
+                "variable of its own. Pair scores are for latents outside it; sum it out of the likelihood, or use "
+                "tacit.vi with a guide that computes its distribution from the record."
+            )
+        one = self._model.structure(self._repeat(1))
+        shapes = {name: jnp.shape(one[name]["value"]) for name in self.latents}
+
+        def point(*_: Any, **__: Any) -> None:
+            for name, shape in shapes.items():
+                zeros = jnp.zeros(self.latents[name].inverse_shape(shape))
+                numpyro.sample(name, dist.Delta(self.latents[name](zeros), event_dim=len(shape)))
+
+        return point
 
     def _prior_draw(self, key: Key) -> dict[str, Array]:
         trace = self._free.trace(self._repeat(1), key=key)
@@ -125,3 +156,10 @@ class SimulatedModel(GuidedModel):
 
 def _row(record: Record) -> Record:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], record)
+
+
+def _of_levels(distribution: Any) -> bool:
+    """Say whether a distribution is of yes and no, or of levels: given its mean, it has no other shape."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return distribution.support is constraints.boolean or "Categorical" in type(distribution).__name__
