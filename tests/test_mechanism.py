@@ -122,7 +122,7 @@ GOOD = Mechanism(**RECIPE).to_dict()
         (mechanism(steps=10.0), TypeError, ["steps=10.0", "whole number"]),
         (mechanism(steps=np.bool_(True)), TypeError, ["steps"]),
         (mechanism(adjacency="remove"), ValueError, ["'remove'", "'add-remove'"]),
-        (mechanism(weights=(1.0, 0.0)), ValueError, ["weights=(1.0, 0.0)", "above 0"]),
+        (mechanism(weights=(1.0, 0.0)), ValueError, ["weights=(1.0, 0.0)", "between"]),
         (mechanism(weights=()), ValueError, ["weights=()"]),
         (mechanism(weights=2.0), TypeError, ["weights=2.0", "tuple"]),
         (mechanism(weights="12"), TypeError, ["weights='12'"]),

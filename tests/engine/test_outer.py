@@ -360,6 +360,6 @@ def test_the_memory_of_a_step_does_not_follow_the_records() -> None:
 
 @recognising
 def test_a_weight_far_from_the_clip_is_not_taken_apart() -> None:
-    step = step_of(network(), weights=(1e30, 1.0, 1.0), clip=1e-3)
+    step = step_of(network(), weights=(2.0**50, 1.0, 1.0), clip=2.0**-40)
     assert step.contributions.factoring is not None
     assert step.contributions.factoring.pairs == ((Q, 1), (Q, R))
