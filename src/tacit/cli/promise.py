@@ -234,7 +234,7 @@ def _ledger(chosen: argparse.Namespace) -> None:
                 "method": run.method,
                 "steps": run.steps,
                 "planned": run.mechanism.steps,
-                "looks": run.charges,
+                "charges": run.charges,
                 "simulation": run.simulation,
                 "epsilon": cost,
             }
@@ -245,11 +245,11 @@ def _ledger(chosen: argparse.Namespace) -> None:
         facts["anchored"] = ledger.anchored
         write({**facts, "cap": cap, "delta": delta, "epsilon": total, "runs": each})
         return
-    print(f"{'run':10}{'kind':8}{'method':14}{'steps':>14}{'looks':>7}{'epsilon':>10}")
+    print(f"{'run':10}{'kind':8}{'method':14}{'steps':>14}{'charges':>9}{'epsilon':>10}")
     for run, cost in zip(runs, costs, strict=True):
         steps = f"{run.steps} of {run.mechanism.steps}"
         note = "  SIMULATION" if run.simulation else ""
-        print(f"{run.run[:8]:10}{run.kind:8}{run.method:14}{steps:>14}{run.charges:>7}{up(cost, 4):>10}{note}")
+        print(f"{run.run[:8]:10}{run.kind:8}{run.method:14}{steps:>14}{run.charges:>9}{up(cost, 4):>10}{note}")
     print(f"\nTogether epsilon {up(total, 4)} at delta {delta:g}, for each {ledger.unit or 'unit'}.", end="")
     print("" if ledger.cap is None else f" The cap is epsilon {ledger.cap.epsilon:g}.")
     for line in ledger.losses:

@@ -173,7 +173,7 @@ def _asked(certificate: Certificate, note: str) -> str:
     said = (
         f"{what} by the method “{certificate.method}”, for at most ε = {certificate.budget.epsilon:g} at δ = "
         f"{certificate.budget.delta:g} for each {unit}. It took {recipe.steps} "
-        f"{'look' if recipe.steps == 1 else 'looks, each'} at {share}: what one {unit} adds was clipped to "
+        f"{'step' if recipe.steps == 1 else 'steps, each'} on {share}: what one {unit} adds was clipped to "
         f"{recipe.clip:.3g}, summed over them, and hidden in noise {recipe.noise_multiplier:.3g} times as large."
     )
     chosen = f"<p>The method was chosen by public facts alone: {html.escape(note)}.</p>" if note else ""
