@@ -618,6 +618,13 @@ MUTANTS = [
         (f"{NEIGHBOURS}::test_neighbouring_data_sets_run_the_same_shapes",),
     ),
     Mutant(
+        "weights that float32 may flush to zero",
+        "accounting/mechanism.py",
+        "not all(1 / checks.LARGEST_WEIGHT <= weight <= checks.LARGEST_WEIGHT for weight in weights)",
+        "not all(0 < weight < math.inf for weight in weights)",
+        ("tests/engine/test_clip.py::test_weights_that_float32_may_flush_to_zero_are_refused",),
+    ),
+    Mutant(
         "nothing of delta kept for what the samplers lack",
         "accounting/mechanism.py",
         "    recipe = (budget.epsilon, budget.delta * (1 - RESERVE), rate, steps, adjacency)\n",

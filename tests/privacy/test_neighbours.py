@@ -285,7 +285,7 @@ def single_column() -> Method:
     return product()._replace(contribute=lambda state, record, key: record[:LEFT] * record[LEFT])
 
 
-def adversarial_thin(generator: np.random.Generator, count: int, clip: float) -> np.ndarray:
+def adversarial_single_column(generator: np.random.Generator, count: int, clip: float) -> np.ndarray:
     """Put what would be the size of a product into its one number."""
     records = adversarial_products(generator, count, clip)
     with np.errstate(all="ignore"):
@@ -313,7 +313,7 @@ def test_no_neighbour_is_further_away_than_the_radius_with_single_column_product
     for count in counts:
         whole, less = sums[count], sums[count - 1]
         for _ in range(40 // count + 2):
-            records = adversarial_thin(generator, count, mechanism.clip)
+            records = adversarial_single_column(generator, count, mechanism.clip)
             if generator.random() < 0.3:
                 records[:] = records[0]
             subset = np.flatnonzero(generator.random(count) < generator.choice([0.5, 1.0, 1.0]))
