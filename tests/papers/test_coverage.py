@@ -112,7 +112,7 @@ def test_the_page_prints_what_was_written(name: str) -> None:
     assert (FOLDER / "figures" / f"{name}.png").stat().st_size < 250_000
 
 
-@pytest.mark.parametrize("name", ["guides", "rehearsal"])
+@pytest.mark.parametrize("name", ["guides", "rehearsal", "pair_scores"])
 def test_the_page_prints_the_tables_without_a_picture(name: str) -> None:
     assert (FOLDER / "results" / f"{name}.md").read_text().strip() in (FOLDER / "README.md").read_text()
 
